@@ -63,3 +63,15 @@ tandem_status td_fail(char *text, size_t bytes, tandem_status status, const char
     va_end(args);
     return status;
 }
+
+size_t td_first_not_zero(const void *bytes, size_t from, size_t to)
+{
+    const uint8_t *at = bytes;
+    uint64_t word;
+
+    while (from + sizeof word <= to && (memcpy(&word, at + from, sizeof word), !word))
+        from += sizeof word;
+    while (from < to && !at[from])
+        from++;
+    return from < to ? from : to;
+}

@@ -39,6 +39,9 @@ tandem_status td_fail(char *text, size_t bytes, tandem_status status, const char
 static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool td_add_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_overflow(a, b, out); }
 
+/* Where the first byte is that is not 0, from `from` on and before `to`, which it is where there is none. */
+size_t td_first_not_zero(const void *bytes, size_t from, size_t to);
+
 /* x rounded up to a multiple of a power of two. */
 static inline uint64_t td_align_up(uint64_t x, uint64_t power_of_two) { return (x + power_of_two - 1) & ~(power_of_two - 1); }
 

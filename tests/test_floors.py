@@ -30,6 +30,7 @@ ROOMS = [
     ("interop/include/", "types", set()),
     ("interop/base", "base", {"types"}),
     ("interop/operation", "operation", {"types", "base"}),
+    ("interop/struct", "struct", {"types", "base"}),
     ("interop/os/", "os", {"types", "base"}),
     ("interop/vk/", "vk", GROUND | {"shaders"}),
     ("interop/cu/", "cu", GROUND),
@@ -43,7 +44,7 @@ ROOMS = [
     ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
     ("engine_plugin/run/", "run", PUBLIC),
     ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"} | {"api"}),
-    ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"model", "exec", "run"}),
+    ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"struct", "model", "exec", "run"}),
     *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
       for at, unit in enumerate(UNITS)),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),

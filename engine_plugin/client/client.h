@@ -49,6 +49,7 @@
 #include "interop/os/descriptor.h"
 #include "interop/os/process.h"
 #include "interop/os/thread.h"
+#include "interop/struct.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/llama.h"
 #include "kernels/model/safetensors.h"

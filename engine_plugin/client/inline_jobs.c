@@ -22,9 +22,6 @@ static tandem_status check_record(tandem_session *s, const tandem_job *desc, VkC
                        "the session is not on the inline rung: %s", s->rung_reason);
     if (!commands)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "commands is NULL");
-    if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
-                       sizeof *desc);
     if (desc->wait.timeline || desc->wait.value)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "job.wait is {0x%" PRIx64 ", %" PRIu64 "}: what the engine's submit waits for holds for a "
@@ -76,6 +73,7 @@ tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCo
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
+    tandem_job known;
 
     if (ticket)
         *ticket = 0;
@@ -83,10 +81,12 @@ tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCo
         return TANDEM_ERROR_ARG;
     if (!job || !ticket)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");
-    status = check_record(session, job, commands, why);
+    status = TD_STRUCT_IN("job", job, &known, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = check_record(session, &known, commands, why);
     if (status == TANDEM_OK) {
         pthread_mutex_lock(&session->lock);
-        status = record_locked(session, job, commands, ticket, why);
+        status = record_locked(session, &known, commands, ticket, why);
         pthread_mutex_unlock(&session->lock);
     }
     return td_session_fail(session, __func__, status, why);

@@ -96,9 +96,6 @@ static void let_go_locked(tandem_session *s, td_model *model, td_mem *state)
 
 static tandem_status check_desc(const tandem_instance_desc *desc, char *why)
 {
-    if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu",
-                       desc->struct_bytes, sizeof *desc);
     if (desc->precision > TANDEM_PRECISION_4B)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.precision is %u; it must be 0 (auto), 1 (f16), 2 (8b) or 3 (4b)",
@@ -160,6 +157,7 @@ tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
                                     const tandem_instance_desc *desc, tandem_instance *instance)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_instance_desc known;
     tandem_status status;
 
     if (instance)
@@ -169,9 +167,11 @@ tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
     if (!desc || !instance)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG,
                                desc ? "instance is NULL" : "desc is NULL");
-    status = check_desc(desc, why);
+    status = TD_STRUCT_IN("desc", desc, &known, why, sizeof why);
     if (status == TANDEM_OK)
-        status = make_and_enter(session, model, desc, instance, why);
+        status = check_desc(&known, why);
+    if (status == TANDEM_OK)
+        status = make_and_enter(session, model, &known, instance, why);
     return td_session_fail(session, __func__, status, why);
 }
 
@@ -351,35 +351,33 @@ tandem_status tandem_model_prepared(tandem_session *session, tandem_instance ins
                                     tandem_prepared *prepared)
 {
     char why[TD_WHY_BYTES] = "";
-    tandem_status status = TANDEM_ERROR_ARG;
+    tandem_prepared known = {0};
+    tandem_status status;
     td_instance *found;
 
     if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!prepared)
-        return td_session_fail(session, __func__, status, "prepared is NULL");
-    if (prepared->struct_bytes != sizeof *prepared) {
-        td_fail(why, sizeof why, status, "prepared.struct_bytes is %u, not %zu",
-                prepared->struct_bytes, sizeof *prepared);
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "prepared is NULL");
+    status = TD_STRUCT_CHECK("prepared", prepared, why, sizeof why);
+    if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    }
-    *prepared = (tandem_prepared){.struct_bytes = sizeof *prepared};
     pthread_mutex_lock(&session->lock);
     found = td_instance_find_locked(session, instance, "instance", why);
-    if (found)
-        status = td_network_check_numbers(found->model->network, numbers, number_count, "", why);
+    status = found ? td_network_check_numbers(found->model->network, numbers, number_count, "", why)
+                   : TANDEM_ERROR_ARG;
     if (status == TANDEM_OK) {
         const td_prepared *of = td_instance_find_prepared(found, numbers);
 
         if (of)
-            *prepared = (tandem_prepared){.struct_bytes = sizeof *prepared,
-                                          .record_count = of->program->plan->record_count,
-                                          .chain = of->program->chain,
-                                          .scratch_bytes = of->program->plan->scratch_bytes,
-                                          .uniform_bytes = of->uniform_bytes};
+            known = (tandem_prepared){.record_count = of->program->plan->record_count,
+                                      .chain = of->program->chain,
+                                      .scratch_bytes = of->program->plan->scratch_bytes,
+                                      .uniform_bytes = of->uniform_bytes};
         else
             status = td_instance_not_prepared(found, numbers, "", why);
     }
     pthread_mutex_unlock(&session->lock);
+    TD_STRUCT_OUT(prepared, &known);
     return td_session_fail(session, __func__, status, why);
 }

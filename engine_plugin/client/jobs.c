@@ -304,14 +304,24 @@ static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why
     return *out ? TANDEM_OK : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%u jobs are under way", busy);
 }
 
+/* The operation's struct may be longer in a version to come. */
+static tandem_status check_rest(const tandem_job *desc, size_t known, char *why)
+{
+    const size_t at = td_first_not_zero(&desc->op, known, sizeof desc->op);
+
+    if (at == sizeof desc->op)
+        return TANDEM_OK;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                   "job.op is of operation %u, of which this library knows %zu bytes, but the byte at offset %zu is %u, not 0",
+                   desc->operation, known, at, ((const uint8_t *)&desc->op)[at]);
+}
+
 static tandem_status check_job(const tandem_session *s, const tandem_job *desc, char *why)
 {
     const td_operation *operation = td_operation_find(desc->operation);
     char names[TD_WHY_BYTES];
+    tandem_status status;
 
-    if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
-                       sizeof *desc);
     if (desc->operation == TANDEM_OPERATION_RUN && s->ops->no_networks)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "job.operation is %u (run): %s", desc->operation,
                        s->ops->no_networks);
@@ -320,6 +330,9 @@ static tandem_status check_job(const tandem_session *s, const tandem_job *desc, 
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be %s, %u (run)", desc->operation,
                        names, TANDEM_OPERATION_RUN);
     }
+    status = check_rest(desc, operation ? operation->layout.bytes : sizeof desc->op.run, why);
+    if (status != TANDEM_OK)
+        return status;
     return s->broken ? td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken))
                      : TANDEM_OK;
 }
@@ -392,7 +405,7 @@ static void note_refused_locked(tandem_session *s, const tandem_job *desc)
     char ignored[TD_WHY_BYTES];
     td_timeline *signal = NULL;
 
-    if (desc->struct_bytes == sizeof *desc && desc->signal.timeline)
+    if (desc->signal.timeline)
         signal = td_timeline_find_locked(s, desc->signal.timeline, "", ignored);
     if (signal && signal->by_session && desc->signal.value > signal->refused)
         signal->refused = desc->signal.value;
@@ -412,7 +425,8 @@ tandem_status td_job_submit_locked(tandem_session *s, td_submission *from, tande
 
 tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket)
 {
-    td_submission from = {.desc = job, .most_bytes = UINT64_MAX};
+    tandem_job known;
+    td_submission from = {.desc = &known, .most_bytes = UINT64_MAX};
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
 
@@ -422,8 +436,12 @@ tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tand
         return TANDEM_ERROR_ARG;
     if (!job || !ticket)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");
+    status = TD_STRUCT_IN("job", job, &known, why, sizeof why);
     pthread_mutex_lock(&session->lock);
-    status = td_job_submit_locked(session, &from, ticket, why);
+    if (status == TANDEM_OK)
+        status = td_job_submit_locked(session, &from, ticket, why);
+    else
+        note_refused_locked(session, &known);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }
@@ -451,6 +469,7 @@ tandem_status tandem_supported(tandem_session *session, const tandem_job *job, u
 {
     char text[TD_WHY_BYTES] = "";
     tandem_status status;
+    tandem_job known;
     td_job *asked;
 
     if (scratch_bytes)
@@ -462,8 +481,10 @@ tandem_status tandem_supported(tandem_session *session, const tandem_job *job, u
     asked = td_session_alloc(session, sizeof *asked, 64);
     if (!asked)
         return td_session_fail(session, __func__, TANDEM_ERROR_NOMEM, "no host memory for a job");
+    status = TD_STRUCT_IN("job", job, &known, text, sizeof text);
     pthread_mutex_lock(&session->lock);
-    status = ask_locked(session, job, asked, scratch_bytes, text);
+    if (status == TANDEM_OK)
+        status = ask_locked(session, &known, asked, scratch_bytes, text);
     pthread_mutex_unlock(&session->lock);
     td_session_free(session, asked, sizeof *asked);
     if (why)
@@ -487,14 +508,6 @@ static uint64_t ticket_number_locked(tandem_session *s, tandem_ticket ticket, ch
     return 0;
 }
 
-static tandem_status check_report(const tandem_job_report *report, char *why)
-{
-    if (report->struct_bytes == sizeof *report)
-        return TANDEM_OK;
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "report.struct_bytes is %u, not %zu", report->struct_bytes,
-                   sizeof *report);
-}
-
 tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_job_report *report)
 {
     char why[TD_WHY_BYTES] = "";
@@ -505,13 +518,13 @@ tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_
         return TANDEM_ERROR_ARG;
     if (!report)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "report is NULL");
-    status = check_report(report, why);
+    status = TD_STRUCT_CHECK("report", report, why, sizeof why);
     if (status == TANDEM_OK) {
         pthread_mutex_lock(&session->lock);
         number = ticket_number_locked(session, ticket, why);
         if (number) {
             td_jobs_advance_locked(session);
-            *report = session->reports[number % TD_REPORTS];
+            TD_STRUCT_OUT(report, &session->reports[number % TD_REPORTS]);
         } else {
             status = TANDEM_ERROR_ARG;
         }
@@ -540,7 +553,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
 
     if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
-    status = report ? check_report(report, why) : TANDEM_OK;
+    status = report ? TD_STRUCT_CHECK("report", report, why, sizeof why) : TANDEM_OK;
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
     pthread_mutex_lock(&session->lock);
@@ -557,7 +570,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
         kept = &session->reports[number % TD_REPORTS];
         if (td_job_state_ended(kept->state)) {
             if (report)
-                *report = *kept;
+                TD_STRUCT_OUT(report, kept);
             break;
         }
         if (now >= until) {

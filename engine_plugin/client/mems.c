@@ -393,9 +393,6 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     tandem_status status;
     td_mem *mem;
 
-    if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
-                       sizeof *desc);
     if (desc->source > TANDEM_MEM_VULKAN)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.source is %u; it must be 0 (CREATE), 1 (HOST), 2 (FD) or 3 (VULKAN)", desc->source);
@@ -452,6 +449,7 @@ tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, cha
 tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_mem_desc known;
     td_mem *made = NULL;
     tandem_status status;
 
@@ -461,7 +459,9 @@ tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *
         return TANDEM_ERROR_ARG;
     if (!desc || !mem)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "mem is NULL" : "desc is NULL");
-    status = make_mem(session, desc, &made, why);
+    status = TD_STRUCT_IN("desc", desc, &known, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = make_mem(session, &known, &made, why);
     if (status == TANDEM_OK)
         status = td_mem_enter(session, made, mem, why);
     else if (made)
@@ -535,36 +535,36 @@ tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **ho
 tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tandem_mem_vulkan *out)
 {
     char why[TD_WHY_BYTES] = "";
-    tandem_status status = TANDEM_ERROR_ARG;
+    tandem_mem_vulkan known = {0};
+    tandem_status status;
     td_mem *found;
 
     if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!out)
-        return td_session_fail(session, __func__, status, "out is NULL");
-    if (out->struct_bytes != sizeof *out) {
-        td_fail(why, sizeof why, status, "out.struct_bytes is %u, not %zu", out->struct_bytes, sizeof *out);
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "out is NULL");
+    status = TD_STRUCT_CHECK("out", out, why, sizeof why);
+    if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    }
-    *out = (tandem_mem_vulkan){.struct_bytes = sizeof *out};
     pthread_mutex_lock(&session->lock);
     found = td_mem_find_locked(session, mem, "mem", why);
-    if (found && !session->vk) {
+    if (!found) {
+        status = TANDEM_ERROR_ARG;
+    } else if (!session->vk) {
         status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", of a session without Vulkan",
                          mem);
-    } else if (found && !found->has_vk) {
+    } else if (!found->has_vk) {
         status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
                          "mem is 0x%" PRIx64 ", which has no Vulkan memory here", mem);
-    } else if (found) {
-        *out = (tandem_mem_vulkan){
-            .struct_bytes = sizeof *out,
+    } else {
+        known = (tandem_mem_vulkan){
             .buffer = found->vk.engines_buffer ? VK_NULL_HANDLE : found->vk.buffer,
             .memory = found->vk.memory,
             .offset = found->vk.offset,
             .bytes = found->bytes,
         };
-        status = TANDEM_OK;
     }
     pthread_mutex_unlock(&session->lock);
+    TD_STRUCT_OUT(out, &known);
     return td_session_fail(session, __func__, status, why);
 }

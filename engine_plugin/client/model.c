@@ -183,9 +183,6 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
 
 static tandem_status check_desc(const tandem_model_desc *desc, char *why)
 {
-    if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
-                       sizeof *desc);
     if (desc->reserved)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
     if (!desc->path)
@@ -196,6 +193,8 @@ static tandem_status check_desc(const tandem_model_desc *desc, char *why)
 tandem_status tandem_model_create(tandem_session *session, const tandem_model_desc *desc, tandem_model *model)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_model_desc known;
+    tandem_status status;
 
     if (model)
         *model = 0;
@@ -203,9 +202,10 @@ tandem_status tandem_model_create(tandem_session *session, const tandem_model_de
         return TANDEM_ERROR_ARG;
     if (!desc || !model)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "model is NULL" : "desc is NULL");
-    if (check_desc(desc, why) != TANDEM_OK)
-        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, why);
-    return load_model(session, __func__, desc, model);
+    status = TD_STRUCT_IN("desc", desc, &known, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = check_desc(&known, why);
+    return status == TANDEM_OK ? load_model(session, __func__, &known, model) : td_session_fail(session, __func__, status, why);
 }
 
 tandem_status td_local_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,

@@ -156,23 +156,15 @@ td_model *td_network_find_locked(tandem_session *s, tandem_model model, tandem_s
 }
 
 /* Of a caller's struct, which is to be filled. */
-static tandem_status check_struct(const char *name, const void *given, uint32_t bytes,
-                                  size_t wanted, char *why)
-{
-    if (!given)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is NULL", name);
-    if (bytes == wanted)
-        return TANDEM_OK;
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s.struct_bytes is %" PRIu32 ", not %zu",
-                   name, bytes, wanted);
-}
 #define CHECK_STRUCT(out, why)                                                                     \
-    check_struct(#out, out, (out) ? (out)->struct_bytes : 0, sizeof *(out), why)
+    ((out) ? TD_STRUCT_CHECK(#out, out, why, TD_WHY_BYTES)                                         \
+           : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, #out " is NULL"))
 
 tandem_status tandem_model_info(tandem_session *session, tandem_model model,
                                 tandem_network *network)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_network known = {0};
     tandem_status status;
 
     if (!td_session_usable(session, __func__))
@@ -180,7 +172,6 @@ tandem_status tandem_model_info(tandem_session *session, tandem_model model,
     status = CHECK_STRUCT(network, why);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    *network = (tandem_network){.struct_bytes = sizeof *network};
     pthread_mutex_lock(&session->lock);
     const td_model *found =
         (td_model *)td_table_find_locked(session, TD_KIND_MODEL, model, "model", why);
@@ -190,13 +181,13 @@ tandem_status tandem_model_info(tandem_session *session, tandem_model model,
     else
         status = found ? TANDEM_OK : TANDEM_ERROR_ARG;
     if (of)
-        *network = (tandem_network){.struct_bytes = sizeof *network,
-                                    .binding_count = of->binding_count,
-                                    .uniform_count = of->uniform_count,
-                                    .number_count = of->graph->number_count,
-                                    .weight_bytes = of->weight_bytes,
-                                    .state_bytes = of->state_bytes};
+        known = (tandem_network){.binding_count = of->binding_count,
+                                 .uniform_count = of->uniform_count,
+                                 .number_count = of->graph->number_count,
+                                 .weight_bytes = of->weight_bytes,
+                                 .state_bytes = of->state_bytes};
     pthread_mutex_unlock(&session->lock);
+    TD_STRUCT_OUT(network, &known);
     return td_session_fail(session, __func__, status, why);
 }
 
@@ -212,6 +203,7 @@ tandem_status tandem_model_number(tandem_session *session, tandem_model model, u
                                   tandem_network_number *number)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_network_number known = {0};
     const td_model *found;
     tandem_status status;
 
@@ -220,7 +212,6 @@ tandem_status tandem_model_number(tandem_session *session, tandem_model model, u
     status = CHECK_STRUCT(number, why);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    *number = (tandem_network_number){.struct_bytes = sizeof *number};
     pthread_mutex_lock(&session->lock);
     found = td_network_find_locked(session, model, &status, why);
     if (found)
@@ -228,10 +219,11 @@ tandem_status tandem_model_number(tandem_session *session, tandem_model model, u
     if (status == TANDEM_OK) {
         const td_number *of = &found->network->graph->numbers[index];
 
-        number->most = of->most;
-        td_text(number->name, sizeof number->name, "%s", of->name);
+        known.most = of->most;
+        td_text(known.name, sizeof known.name, "%s", of->name);
     }
     pthread_mutex_unlock(&session->lock);
+    TD_STRUCT_OUT(number, &known);
     return td_session_fail(session, __func__, status, why);
 }
 
@@ -276,8 +268,7 @@ static tandem_status describe_tensor(tandem_session *s, const td_graph *graph, c
     if (status == TANDEM_OK) {
         const td_program_tensor *tensor = &tensors[find_tensor(graph, q)];
 
-        *out = (tandem_network_tensor){.struct_bytes = sizeof *out,
-                                       .role = role_of(tensor->role),
+        *out = (tandem_network_tensor){.role = role_of(tensor->role),
                                        .dtype = tensor->dtype,
                                        .dimensions = tensor->dimensions,
                                        .bytes = tensor->bytes,
@@ -294,6 +285,7 @@ static tandem_status ask(tandem_session *session, const char *call, tandem_model
 {
     const bool uniforms = q->roles >> TD_ROLE_UNIFORM & 1;
     char why[TD_WHY_BYTES] = "";
+    tandem_network_tensor known = {0};
     const td_model *found;
     tandem_status status;
 
@@ -302,7 +294,6 @@ static tandem_status ask(tandem_session *session, const char *call, tandem_model
     status = CHECK_STRUCT(tensor, why);
     if (status != TANDEM_OK)
         return td_session_fail(session, call, status, why);
-    *tensor = (tandem_network_tensor){.struct_bytes = sizeof *tensor};
     pthread_mutex_lock(&session->lock);
     found = td_network_find_locked(session, model, &status, why);
     if (found) {
@@ -313,9 +304,10 @@ static tandem_status ask(tandem_session *session, const char *call, tandem_model
         if (status == TANDEM_OK && (q->numbers || q->number_count))
             status = td_network_check_numbers(of, q->numbers, q->number_count, "", why);
         if (status == TANDEM_OK)
-            status = describe_tensor(session, of->graph, q, tensor, why);
+            status = describe_tensor(session, of->graph, q, &known, why);
     }
     pthread_mutex_unlock(&session->lock);
+    TD_STRUCT_OUT(tensor, &known);
     return td_session_fail(session, call, status, why);
 }
 

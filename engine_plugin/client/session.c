@@ -273,9 +273,6 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
                        desc->tuning_bytes);
     if (!vulkan)
         return TANDEM_OK;
-    if (vulkan->struct_bytes != sizeof *vulkan)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.struct_bytes is %u, not %zu",
-                       vulkan->struct_bytes, sizeof *vulkan);
     if (!vulkan->get_instance_proc_addr || !vulkan->instance || !vulkan->physical_device || !vulkan->device)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL",
                        !vulkan->get_instance_proc_addr ? "get_instance_proc_addr"
@@ -425,38 +422,41 @@ static tandem_status create_failed(td_log log, tandem_status status, const char 
     return status;
 }
 
-/* Where a desc of a wrong size can still be answered: a size that was forgotten or that is another version's, and that
- * covers the log's fields or the text's. */
-static tandem_status refuse_size(const tandem_session_desc *desc)
+/* One whose size was forgotten can still be answered where it says; of one with another that is none nothing is believed. */
+static tandem_status refuse_size(const tandem_session_desc *desc, const char *why)
 {
-    enum { MOST_BYTES = 4096 };
-    const uint32_t bytes = desc->struct_bytes ? desc->struct_bytes : sizeof *desc;
     td_log log = {0};
-    char why[80];
 
-    td_fail(why, sizeof why, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes, sizeof *desc);
-    if (bytes <= MOST_BYTES && bytes >= sizeof *desc)
+    if (!desc->struct_bytes) {
         td_fail(desc->error_text, desc->error_text_bytes, TANDEM_ERROR_ARG, "%s", why);
-    if (bytes <= MOST_BYTES && bytes >= offsetof(tandem_session_desc, user) + sizeof desc->user)
         log = (td_log){desc->log, desc->user};
+    }
     return create_failed(log, TANDEM_ERROR_ARG, why);
 }
 
-tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool imports_only, tandem_session **out)
+tandem_status td_session_make(const tandem_session_desc *given, bool of_worker, bool imports_only, tandem_session **out)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_session_desc known, *const desc = &known;
+    tandem_vulkan vulkan;
     tandem_session *s = NULL;
     tandem_status status;
     td_log log;
 
     if (out)
         *out = NULL;
-    if (!desc)
+    if (!given)
         return create_failed((td_log){0}, TANDEM_ERROR_ARG, "desc is NULL");
-    if (desc->struct_bytes != sizeof *desc)
-        return refuse_size(desc);
+    status = TD_STRUCT_IN("desc", given, desc, why, sizeof why);
+    if (status == TANDEM_ERROR_ARG)
+        return refuse_size(given, why);
     log = desc->log ? (td_log){desc->log, desc->user} : td_log_of_environment();
-    status = out ? check_desc(desc, why) : td_fail(why, sizeof why, TANDEM_ERROR_ARG, "out is NULL");
+    if (status == TANDEM_OK && desc->vulkan) {
+        status = TD_STRUCT_IN("desc.vulkan", desc->vulkan, &vulkan, why, sizeof why);
+        desc->vulkan = &vulkan;
+    }
+    if (status == TANDEM_OK)
+        status = out ? check_desc(desc, why) : td_fail(why, sizeof why, TANDEM_ERROR_ARG, "out is NULL");
     if (status != TANDEM_OK)
         goto fail;
     status = TANDEM_ERROR_NOMEM;
@@ -520,22 +520,8 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
     return td_session_make(desc, false, false, out);
 }
 
-tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
+static void read_info(tandem_session *s, tandem_info *info)
 {
-    char why[TD_WHY_BYTES];
-    tandem_session *s = session;
-
-    if (!td_session_usable(s, __func__))
-        return TANDEM_ERROR_ARG;
-    if (!info)
-        return td_session_fail(s, __func__, TANDEM_ERROR_ARG, "info is NULL");
-    if (info->struct_bytes != sizeof *info) {
-        td_fail(why, sizeof why, TANDEM_ERROR_ARG, "info.struct_bytes is %u, not %zu", info->struct_bytes,
-                sizeof *info);
-        return td_session_fail(s, __func__, TANDEM_ERROR_ARG, why);
-    }
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
     info->backend = s->way.device == TD_DEVICE_CPU ? TANDEM_BACKEND_CPU : TANDEM_BACKEND_CUDA;
     info->rung = s->rung;
     info->cpu_threads = s->threads;
@@ -566,5 +552,22 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     info->jobs_cancelled = s->cancelled;
     info->jobs_failed = s->failed;
     pthread_mutex_unlock(&s->lock);
+}
+
+tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_info known = {0};
+    tandem_status status;
+
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    if (!info)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "info is NULL");
+    status = TD_STRUCT_CHECK("info", info, why, sizeof why);
+    if (status != TANDEM_OK)
+        return td_session_fail(session, __func__, status, why);
+    read_info(session, &known);
+    TD_STRUCT_OUT(info, &known);
     return TANDEM_OK;
 }

@@ -123,9 +123,6 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
     td_timeline *timeline;
     tandem_status status = TANDEM_OK;
 
-    if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
-                       sizeof *desc);
     if (desc->signaller > TANDEM_SIGNALLER_SESSION)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.signaller is %u; it must be 0 (the engine) or 1 (the session)", desc->signaller);
@@ -174,6 +171,7 @@ tandem_status tandem_timeline_create(tandem_session *session, const tandem_timel
                                      tandem_timeline *timeline)
 {
     char why[TD_WHY_BYTES] = "";
+    tandem_timeline_desc known;
     td_timeline *made = NULL;
     tandem_status status;
 
@@ -183,7 +181,9 @@ tandem_status tandem_timeline_create(tandem_session *session, const tandem_timel
         return TANDEM_ERROR_ARG;
     if (!desc || !timeline)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "timeline is NULL" : "desc is NULL");
-    status = make_timeline(session, desc, &made, why);
+    status = TD_STRUCT_IN("desc", desc, &known, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = make_timeline(session, &known, &made, why);
     if (status == TANDEM_OK) {
         pthread_mutex_lock(&session->lock);
         status = td_table_add_locked(session, &session->timelines, TD_KIND_TIMELINE, &made->object, why);

@@ -9,23 +9,19 @@
 
 enum { MAX_PIXELS = 1 << 20 };
 
-/* Of the version without feature_struct_bytes. */
-#define FIRST_REQUIREMENT_BYTES (offsetof(tandem_requirement, buys) + sizeof(const char *))
-
 tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
                                          VkPhysicalDevice physical_device, uint32_t *count, tandem_requirement *list)
 {
-    const uint32_t bytes = list && count && *count ? list[0].struct_bytes : sizeof *list;
     const bool of_device = instance && physical_device;
-    uint32_t n = 0, room;
+    uint32_t n = 0, room, bytes = 0;
     char why[160];
 
     if (!count || !get_instance_proc_addr)
         return td_call_fail(__func__, TANDEM_ERROR_ARG, count ? "get_instance_proc_addr is NULL" : "count is NULL");
-    if (bytes != sizeof *list && bytes != FIRST_REQUIREMENT_BYTES) {
-        td_text(why, sizeof why, "list[0].struct_bytes is %u, not %zu: set it to sizeof(tandem_requirement)", bytes,
-                sizeof *list);
-        return td_call_fail(__func__, TANDEM_ERROR_ARG, why);
+    if (list && *count) {
+        if (TD_STRUCT_CHECK("list[0]", list, why, sizeof why) != TANDEM_OK)
+            return td_call_fail(__func__, TANDEM_ERROR_ARG, why);
+        bytes = list[0].struct_bytes;
     }
     room = *count;
     for (const td_requirement *at = td_requirements; at < td_requirements + td_requirement_count; at++) {
@@ -34,8 +30,8 @@ tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_
         if (!item || (item->kind != TD_VK_INSTANCE_EXTENSION && !of_device))
             continue;
         if (list && n < room) {
+            tandem_requirement *const theirs = (void *)((char *)list + (size_t)n * bytes);
             const tandem_requirement r = {
-                .struct_bytes = bytes,
                 .kind = item->kind,
                 .name = item->name,
                 .available = td_vk_offers(get_instance_proc_addr, instance, physical_device, item),
@@ -45,7 +41,8 @@ tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_
                 .feature_struct_bytes = item->feature_struct_bytes,
             };
 
-            memcpy((char *)list + (size_t)n * bytes, &r, bytes); /* an array of the caller's version */
+            theirs->struct_bytes = bytes;
+            TD_STRUCT_OUT(theirs, &r);
         }
         n++;
     }
@@ -158,7 +155,6 @@ tandem_status tandem_record_acquire(tandem_session *session, VkCommandBuffer com
 /* The geometry alone: what tandem_pack_tiles() needs. */
 static tandem_status check_tiles(const tandem_pack *p, uint32_t *tiles_x, uint32_t *tiles_y, char *why)
 {
-    CHECK(p->struct_bytes == sizeof *p, "pack.struct_bytes is %u, not %zu", p->struct_bytes, sizeof *p);
     CHECK(p->width && p->width <= MAX_PIXELS, "pack.width is %u, not in 1 to %d", p->width, MAX_PIXELS);
     CHECK(p->height && p->height <= MAX_PIXELS, "pack.height is %u, not in 1 to %d", p->height, MAX_PIXELS);
     CHECK(p->tile_width && p->tile_width <= MAX_PIXELS, "pack.tile_width is %u, not in 1 to %d", p->tile_width,
@@ -190,31 +186,37 @@ tandem_status tandem_pack_tiles(tandem_session *session, const tandem_pack *pack
     char why[TD_WHY_BYTES] = "";
     uint32_t x = 0, y = 0;
     tandem_status status;
+    tandem_pack known;
 
     if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!pack || !tiles_x || !tiles_y)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG,
                                !pack ? "pack is NULL" : !tiles_x ? "tiles_x is NULL" : "tiles_y is NULL");
-    status = check_tiles(pack, &x, &y, why);
+    status = TD_STRUCT_IN("pack", pack, &known, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = check_tiles(&known, &x, &y, why);
     *tiles_x = status == TANDEM_OK ? x : 0;
     *tiles_y = status == TANDEM_OK ? y : 0;
     return td_session_fail(session, __func__, status, why);
 }
 
-static tandem_status record_pack(tandem_session *s, const char *call, VkCommandBuffer commands, const tandem_pack *p,
+static tandem_status record_pack(tandem_session *s, const char *call, VkCommandBuffer commands, const tandem_pack *pack,
                                  bool packs)
 {
     char why[TD_WHY_BYTES] = "";
     uint32_t tiles_x = 0, tiles_y = 0;
+    tandem_pack known, *const p = &known;
     td_mem *mem = NULL;
     tandem_status status;
 
     if (!td_session_usable(s, call))
         return TANDEM_ERROR_ARG;
-    if (!p)
+    if (!pack)
         return td_session_fail(s, call, TANDEM_ERROR_ARG, "pack is NULL");
     status = check_commands(s, commands, why);
+    if (status == TANDEM_OK)
+        status = TD_STRUCT_IN("pack", pack, &known, why, sizeof why);
     if (status == TANDEM_OK)
         status = check_tiles(p, &tiles_x, &tiles_y, why);
     if (status == TANDEM_OK)
@@ -264,10 +266,24 @@ _Static_assert((int)TANDEM_IMAGE_ACQUIRE == TD_VK_ACQUIRE && (int)TANDEM_IMAGE_R
 
 static tandem_status check_tensor(const tandem_pack_image *p, uint32_t i, char *why)
 {
-    CHECK(p->struct_bytes == sizeof *p, "images[%u].struct_bytes is %u, not %zu", i, p->struct_bytes, sizeof *p);
     CHECK(!p->reserved, "images[%u].reserved is %u, not 0", i, p->reserved);
     CHECK(!p->tensor.reserved, "images[%u].tensor.reserved is %u, not 0", i, p->tensor.reserved);
     return TANDEM_OK;
+}
+
+/* Image i of an array that steps by the caller's sizeof, which each of them says. */
+static tandem_status take_image(const tandem_pack_image *images, uint32_t i, tandem_pack_image *known, char *why)
+{
+    const tandem_pack_image *theirs = (const void *)((const char *)images + (size_t)i * images[0].struct_bytes);
+    char name[32];
+    tandem_status status;
+
+    td_text(name, sizeof name, "images[%u]", i);
+    status = TD_STRUCT_IN(name, theirs, known, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK && theirs->struct_bytes != images[0].struct_bytes)
+        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s.struct_bytes is %u, but images[0].struct_bytes %u", name,
+                         theirs->struct_bytes, images[0].struct_bytes);
+    return status == TANDEM_OK ? check_tensor(known, i, why) : status;
 }
 
 static td_vk_image vk_image(const tandem_pack_image *p, const td_mem *mem)
@@ -317,12 +333,14 @@ static tandem_status record_images(tandem_session *s, const char *call, VkComman
     if (status == TANDEM_OK && (count < 1 || count > TD_VK_MAX_IMAGES))
         status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "count is %u, not in 1 to %d", count, TD_VK_MAX_IMAGES);
     for (uint32_t i = 0; status == TANDEM_OK && i < count; i++) {
-        status = check_tensor(&images[i], i, why);
+        tandem_pack_image image;
+
+        status = take_image(images, i, &image, why);
         td_text(name, sizeof name, "images[%u].tensor.mem", i);
         if (status == TANDEM_OK)
-            mems[i] = use_buffer(s, images[i].tensor.mem, name, &status, why);
+            mems[i] = use_buffer(s, image.tensor.mem, name, &status, why);
         if (mems[i])
-            vk[i] = vk_image(&images[i], mems[i]);
+            vk[i] = vk_image(&image, mems[i]);
     }
     if (status == TANDEM_OK)
         status = (packs ? td_vk_record_pack_images : td_vk_record_unpack_images)(s->vk, commands, vk, count, why, sizeof why);

@@ -629,11 +629,11 @@ static bool check_bytes(const check *c, const struct entry *entry, const td_wire
 
 static bool check_unknown(const check *c, const struct entry *entry, const td_wire_header *h)
 {
-    for (uint32_t at = entry->bytes; at < h->bytes; at++)
-        if (((const uint8_t *)h)[at])
-            return refuse(c, "header.bytes", "is %" PRIu32 ", of which %u are known here, but byte %" PRIu32 " is %u, not 0",
-                          h->bytes, entry->bytes, at, ((const uint8_t *)h)[at]);
-    return true;
+    const size_t at = td_first_not_zero(h, entry->bytes, h->bytes);
+
+    return at == h->bytes ||
+           refuse(c, "header.bytes", "is %" PRIu32 ", of which %u are known here, but the byte at offset %zu is %u, not 0",
+                  h->bytes, entry->bytes, at, ((const uint8_t *)h)[at]);
 }
 
 static bool check_header(const check *c, const struct entry *entry, const td_wire_header *h, size_t length,
@@ -698,13 +698,15 @@ tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const
 
 tandem_status td_wire_cut(td_wire_message *message, uint32_t most, char *why, size_t why_bytes)
 {
-    if (message->header.bytes <= most)
+    const uint32_t bytes = message->header.bytes;
+    const size_t unknown = td_first_not_zero(message, most, bytes);
+
+    if (bytes <= most)
         return TANDEM_OK;
-    for (uint32_t at = most; at < message->header.bytes; at++)
-        if (((const uint8_t *)message)[at])
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                           "the other side knows %" PRIu32 " bytes of %s, but byte %" PRIu32 " is not 0", most,
-                           td_wire_name(message->header.type), at);
+    if (unknown < bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "the other side knows %" PRIu32 " bytes of %s, but the byte at offset %zu is not 0", most,
+                       td_wire_name(message->header.type), unknown);
     message->header.bytes = most;
     if (message->header.type == TD_WIRE_JOB)
         message->job.job.struct_bytes = most - offsetof(td_wire_job, job);

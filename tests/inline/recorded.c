@@ -42,8 +42,8 @@ static void test_record_refuses(void **state)
     refuses(bad, commands, TANDEM_ERROR_ARG, "job.deadline_ns is 1000000");
     refuses(good, NULL, TANDEM_ERROR_ARG, "commands is NULL");
     bad = good;
-    bad.struct_bytes = 8;
-    refuses(bad, commands, TANDEM_ERROR_ARG, "job.struct_bytes is 8");
+    bad.struct_bytes = 12;
+    refuses(bad, commands, TANDEM_ERROR_ARG, "job.struct_bytes is 12");
     bad = good;
     bad.op.attention.q.mem = 12345;
     refuses(bad, commands, TANDEM_ERROR_ARG, "q.mem");

@@ -128,8 +128,8 @@ static void test_instances(void **state)
             tandem_model_prepared(r.s, r.instance, numbers, 1, NULL));
     REFUSED(&r, ARG, "number_count is 2",
             tandem_model_prepared(r.s, r.instance, numbers, 2, &prepared));
-    prepared.struct_bytes = 8;
-    REFUSED(&r, ARG, "prepared.struct_bytes is 8",
+    prepared.struct_bytes = 12;
+    REFUSED(&r, ARG, "prepared.struct_bytes is 12",
             tandem_model_prepared(r.s, r.instance, &r.rows, 1, &prepared));
     close_rig(&r);
 }

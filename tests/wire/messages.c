@@ -763,7 +763,7 @@ static void test_growth(void **state)
     job = wire_sample(TD_WIRE_JOB);
     job.job.job.op.attention.position = job.job.job.op.attention.lse;
     assert_int_equal(td_wire_cut(&job, 368, why, why_bytes), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "knows 368 bytes of JOB, but byte 464 is not 0"));
+    assert_non_null(strstr(why, "knows 368 bytes of JOB, but the byte at offset 464 is not 0"));
     assert_int_equal(job.header.bytes, 1104);
 }
 

@@ -15,6 +15,12 @@
  * thread whose call it was, tandem_error_text(NULL, ...), where no other thread's failure takes its place; and there alone
  * where there is no session to hold it (NULL, or tandem_session_create() failed).
  *
+ * Structs grow at their ends, where 0 means what was before, so a program and a library of different versions go together:
+ * struct_bytes, which a caller sets to its sizeof, says what it has. Of a struct that comes in, what it does not have is 0; a
+ * longer one is taken if what the library does not know of it is 0, else it is UNSUPPORTED, with the offset. Of one that is
+ * filled all the caller's bytes are written, zeros where the library has none, and none beyond. Arrays step by it. One that is
+ * 0 was forgotten: ARG.
+ *
  * Lines go to tandem_session_desc.log. Without it they go nowhere, unless the environment says TANDEM_LOG=error, warning,
  * info or debug: then lines of that level, and of graver ones, go to stderr.
  *
@@ -193,7 +199,7 @@ TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, 
 TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
 
 /* What the session is: backend, rung of the ladder and why not a higher one, device, bytes and jobs.
- * Returns: OK; ARG if info is NULL or its struct_bytes is no known size.
+ * Returns: OK; ARG if info is NULL or its struct_bytes was forgotten.
  * Owner: the caller's struct is filled.
  * Threads: any.
  * Blocks: never. */

@@ -380,7 +380,8 @@ typedef struct tandem_run {
     uint32_t reserved[4];        /* 0 */
 } tandem_run;
 
-/* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
+/* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout; those
+ * that are here may grow, so bytes behind an operation's struct are 0, or UNSUPPORTED. */
 typedef union tandem_operands {
     tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
     tandem_norm norm;           /* TANDEM_OPERATION_NORM */
@@ -400,7 +401,7 @@ typedef struct tandem_job {
     tandem_point wait;     /* the views that are read are ready */
     tandem_point signal;   /* signalled exactly once, whatever becomes of the job */
     uint64_t deadline_ns;  /* 0: none; else nanoseconds from tandem_submit(): it ends DONE, wholly written, or STALE */
-    tandem_operands op;
+    tandem_operands op;    /* the last for good */
 } tandem_job;
 
 /* Names a job that was submitted; 0 is no job. */

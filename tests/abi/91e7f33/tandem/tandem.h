@@ -1,0 +1,344 @@
+/* Tandem - CUDA networks on a Vulkan engine's own buffers, inside its own frame.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * One sentence: a session takes jobs; a job names mems (and perhaps a model), waits on a point and signals a point.
+ *
+ *     tandem_session_create()    on the engine's VkDevice (tandem/vulkan.h), or on host memory
+ *     tandem_mem_create()        share memory once, then name it by id
+ *     tandem_timeline_create()   one for each direction
+ *     tandem_submit()            a job per frame: wait {T, n}, signal {T', n}; the CPU never waits in between
+ *
+ * Every function is safe against wrong handles: an id that was destroyed, or never was, is TANDEM_ERROR_ARG. Every
+ * failure leaves one log line (BUSY, which a caller may poll for, at TANDEM_LOG_DEBUG, all others at TANDEM_LOG_ERROR)
+ * and tandem_error_text(), which name the argument and its value. Without a session (NULL) there is only the status.
+ */
+#ifndef TANDEM_TANDEM_H
+#define TANDEM_TANDEM_H
+
+#include "tandem/types.h"
+
+#ifndef TANDEM_API
+#if defined(__GNUC__)
+#define TANDEM_API __attribute__((visibility("default")))
+#else
+#define TANDEM_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tandem_session tandem_session;
+typedef struct tandem_vulkan tandem_vulkan; /* tandem/vulkan.h */
+
+typedef enum tandem_log_level {
+    TANDEM_LOG_ERROR = 0,
+    TANDEM_LOG_WARN = 1,
+    TANDEM_LOG_INFO = 2,
+    TANDEM_LOG_DEBUG = 3
+} tandem_log_level;
+
+typedef enum tandem_backend { TANDEM_BACKEND_AUTO = 0, TANDEM_BACKEND_CUDA = 1, TANDEM_BACKEND_CPU = 2 } tandem_backend;
+
+/* How compute meets the renderer, best first. Who computes is the backend: CUDA on the first four, the CPU on `cpu`, on
+ * `copy` where it shares no memory with the device, and on `host` where that is asked for, which then is `cpu` by another
+ * name. */
+typedef enum tandem_rung {
+    TANDEM_RUNG_INLINE = 1,   /* CUDA kernels within the engine's own command buffer */
+    TANDEM_RUNG_TIMELINE = 2, /* shared memory, exported timeline semaphores: no host in the way */
+    TANDEM_RUNG_HOST = 3,     /* shared memory, points signalled by the host */
+    TANDEM_RUNG_COPY = 4,     /* no shared memory: bytes are copied both ways, points signalled by the host */
+    TANDEM_RUNG_CPU = 5       /* no CUDA device for this engine: the CPU computes in shared memory */
+} tandem_rung;
+
+/* What a session's jobs are, where others compute too: in tandemd those of frames go before all of the background's, and
+ * what goes on in the background is computed in slices of at most 0.5 ms, so that a frame waits for one of them; on a CPU it
+ * stands still while there are jobs of frames, but for 0.4 ms after each 10 ms. Without the daemon it says nothing. An
+ * engine with both has a session for each. */
+typedef enum tandem_class { TANDEM_CLASS_FRAME = 0, TANDEM_CLASS_BACKGROUND = 1 } tandem_class;
+
+/* What TANDEM_PRECISION_AUTO goes by. */
+typedef enum tandem_tuning {
+    TANDEM_TUNING_RULE = 0,    /* a rule: kernels/choice.h */
+    TANDEM_TUNING_SHIPPED = 1, /* times that came with this library, measured on such a GPU */
+    TANDEM_TUNING_GIVEN = 2,   /* those of tandem_session_desc.tuning */
+    TANDEM_TUNING_DAEMON = 3   /* whatever tandemd goes by */
+} tandem_tuning;
+
+/* What a session is made from. Zero is a good default for every field but struct_bytes. */
+typedef struct tandem_session_desc {
+    uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
+    uint32_t backend;            /* tandem_backend; AUTO: CUDA where the engine's GPU has it, else the CPU */
+    const tandem_vulkan *vulkan; /* the engine's device; NULL: host memory only */
+    void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; one line */
+    void *(*allocate)(void *user, size_t bytes, size_t alignment); /* memory of the session's objects; NULL: malloc */
+    void (*release)(void *user, void *pointer);                    /* set both or neither */
+    void *user;                /* for the three callbacks; none of them may call back */
+    uint32_t cpu_threads;      /* most threads that CPU kernels use; 0, or more than there are: all cores */
+    uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 32 */
+    /* A wait point that comes later than this after tandem_submit(), and after the last job before it that is DONE, is
+     * taken for lost: the job fails. 0: 2 s */
+    uint64_t wait_bound_ns;
+    uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
+    uint32_t rung;             /* tandem_rung: this one or UNSUPPORTED, to compare or to work around; 0: the best; CPU
+                                  computes on the CPU whatever there is */
+    char *error_text;          /* where tandem_session_create() writes why it failed, or NULL */
+    size_t error_text_bytes;
+    /* Where `tandemd` listens, which then computes instead of this process, or "" for $XDG_RUNTIME_DIR/tandem-0; NULL:
+     * this process does. The same calls either way, and the same bits. When the daemon ends, every point that is
+     * outstanding is signalled at once, its job FAILED with LOST, and tandem_submit() says LOST (at TANDEM_LOG_DEBUG)
+     * until there is a daemon again: the session connects by itself, shares anew what is alive, and goes on. */
+    const char *socket;
+    uint32_t job_class; /* tandem_class */
+    uint32_t reserved;  /* 0 */
+    /* What AUTO is to go by: the text that `tandem tune` wrote, and its length; NULL: what came with this library for that
+     * GPU, else a rule. A text that is wrong is refused; one of another GPU, or where its kernels do not run (the rungs
+     * inline and cpu; with a socket, as tandemd has its own), is not used: a warning and tandem_info say so. */
+    const char *tuning;
+    uint64_t tuning_bytes;
+} tandem_session_desc;
+
+/* What a session is, and what it holds now. */
+typedef struct tandem_info {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t backend;      /* tandem_backend; never AUTO */
+    uint32_t rung;         /* tandem_rung */
+    uint32_t sm;           /* compute capability as 90 for 9.0; 0 on the CPU */
+    char rung_reason[256]; /* why not one rung higher */
+    char device[128];      /* name of the device that computes */
+    char isa[32];          /* CPU: instruction set in use; CUDA: the cubin in use */
+    uint8_t device_uuid[16];
+    uint32_t cuda_driver_version; /* as 13000; 0 on the CPU */
+    uint32_t cpu_threads;
+    uint64_t host_bytes;   /* held now, mems excluded that the engine brought */
+    uint64_t device_bytes;
+    uint64_t jobs_submitted, jobs_done, jobs_stale, jobs_cancelled, jobs_failed;
+    /* Calls of the CUDA driver since creation: after warm-up a frame adds to none of the first three. */
+    uint64_t cuda_copies, cuda_allocations, cuda_host_waits, cuda_launches;
+    uint32_t tuning;           /* tandem_tuning */
+    uint32_t reserved;         /* 0 */
+    char tuning_reason[256];   /* why not what was given, or else why not times of this GPU; "": they are */
+} tandem_info;
+
+/* The version of this library, as TANDEM_VERSION.
+ * Returns: major << 22 | minor << 12 | patch.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API uint32_t tandem_version(void);
+
+/* A status in words, for messages.
+ * Returns: a literal; "unknown status" for any other number.
+ * Owner: the library; never freed.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API const char *tandem_status_text(tandem_status status);
+
+/* Makes a session on the engine's Vulkan device, or on host memory when desc->vulkan is NULL.
+ * Returns: OK; ARG; UNSUPPORTED if the backend or the rung that was asked for is not there; NOMEM; DEVICE. *out is NULL
+ *          on failure.
+ * Owner: the caller; what desc points to need only live during the call, but the Vulkan objects as long as the session.
+ * Threads: any; many sessions may live in one process.
+ * Blocks: for the set-up of the device, about 0.3 s with CUDA. */
+TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out);
+
+/* Cancels what has not begun, waits for what has, signals every point, frees everything that is left, sets *session
+ * NULL.
+ * Returns: OK; ARG if session or *session is NULL (as after a first destroy).
+ * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
+ *        What a GPU that failed or hangs may still use is left behind, with a log line.
+ * Threads: no other call on this session may run or follow.
+ * Blocks: for the running job, at most 2 s beyond it, also after VK_ERROR_DEVICE_LOST. */
+TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
+
+/* What the session is: backend, rung of the ladder and why not a higher one, device, bytes and jobs.
+ * Returns: OK; ARG if info is NULL or its struct_bytes is no known size.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_session_info(tandem_session *session, tandem_info *info);
+
+/* The text of the last failure on this session, of whichever thread or job it was: copied, cut to `bytes`.
+ * Returns: OK; ARG for NULL or bytes 0. Empty text when nothing failed yet.
+ * Owner: the caller's buffer.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_error_text(tandem_session *session, char *text, size_t bytes);
+
+/* Where a mem's bytes come from. */
+typedef enum tandem_mem_source {
+    TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
+    TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA; on the
+                              copy rung it has no VkBuffer: the host fills and reads it itself */
+    TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's; not on the
+                              copy rung */
+    /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
+     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. On the
+     * copy rung not a dedicated allocation */
+    TANDEM_MEM_VULKAN = 3
+} tandem_mem_source;
+
+typedef struct tandem_mem_desc {
+    uint32_t struct_bytes;
+    uint32_t source;           /* tandem_mem_source */
+    uint64_t bytes;            /* of the mem */
+    void *host;                /* HOST */
+    int fd;                    /* FD */
+    uint32_t dedicated;        /* FD, VULKAN: 1 if the memory is a dedicated allocation */
+    uint64_t vulkan_memory;    /* VULKAN: the VkDeviceMemory, cast */
+    uint64_t allocation_bytes; /* FD, VULKAN: VkMemoryAllocateInfo.allocationSize */
+    uint64_t offset_bytes;     /* FD, VULKAN: where the mem begins in the allocation */
+    uint32_t vulkan_usage;     /* CREATE: VkBufferUsageFlags beyond storage and transfer, of those in Vulkan 1.0 */
+    uint32_t reserved;         /* 0 */
+} tandem_mem_desc;
+
+/* Shares a block of bytes between engine and session, once; jobs then name it by id.
+ * Returns: OK; ARG; UNSUPPORTED if this rung cannot share such memory; NOMEM; DEVICE.
+ * Owner: the session owns the id; memory of HOST, FD and VULKAN stays the caller's and must outlive the mem.
+ * Threads: any.
+ * Blocks: for the driver, about 0.3 ms; not for a frame. */
+TANDEM_API tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem);
+
+/* Ends the sharing: jobs on it that have not begun are CANCELLED and signalled, a running one is waited for.
+ * Returns: OK; ARG for an unknown or destroyed mem; BUSY if a job still runs on it after 2 s (the mem then stays).
+ * Owner: takes the id back; frees what CREATE made.
+ * Threads: any.
+ * Blocks: for the running job. The engine's own use of the memory must be over. */
+TANDEM_API tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem);
+
+/* The host's address of a mem, where it has one: always on host sessions, on the CPU rung and on the copy rung (there it
+ * is what jobs see: the bytes of the last release, and what jobs wrote since; an acquire brings them to the VkBuffer).
+ * Returns: OK; ARG; UNSUPPORTED for memory that only the GPU sees.
+ * Owner: the mem; valid until it is destroyed.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **host);
+
+/* Who makes a timeline's counter rise; nobody else ever does. */
+typedef enum tandem_signaller { TANDEM_SIGNALLER_ENGINE = 0, TANDEM_SIGNALLER_SESSION = 1 } tandem_signaller;
+
+typedef struct tandem_timeline_desc {
+    uint32_t struct_bytes;
+    uint32_t signaller;         /* tandem_signaller */
+    uint64_t initial_value;    /* of one that the session makes; the engine's has its own */
+    uint64_t vulkan_semaphore; /* an exportable timeline VkSemaphore of the engine's, cast; 0: the session makes one */
+} tandem_timeline_desc;
+
+/* Makes or shares a timeline. Use one for each direction: waits of jobs on the engine's, their signals on the
+ * session's.
+ * Returns: OK; ARG; UNSUPPORTED; NOMEM; DEVICE.
+ * Owner: the session owns the id and a semaphore that it made; one of the engine's stays the engine's.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc,
+                                                tandem_timeline *timeline);
+
+/* Ends a timeline. Jobs that would wait on it or signal it are CANCELLED if they have not begun, waited for if they
+ * have.
+ * Returns: OK; ARG for an unknown or destroyed one; BUSY if a job still needs it after 2 s (it then stays).
+ * Owner: takes the id back.
+ * Threads: any.
+ * Blocks: for the running job. The engine's submits on its semaphore must be over. */
+TANDEM_API tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline);
+
+/* Reads the counter.
+ * Returns: OK; ARG; DEVICE or LOST.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_value(tandem_session *session, tandem_timeline timeline, uint64_t *value);
+
+/* Signals a timeline of the engine's from the host.
+ * Returns: OK; ARG if it is the session's to signal, or value does not rise.
+ * Owner: nothing.
+ * Threads: any; the caller keeps the values rising.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline timeline, uint64_t value);
+
+/* Says that the work which signals the engine's timeline up to `value` has been submitted to the device: jobs that wait
+ * for these values go to the device at once, and meet them there. A job that waits for a value beyond, and beyond the
+ * counter, is held on the host until this call, or until the value is reached: so that nothing on the device ever waits
+ * for work that may never come. Call it behind vkQueueSubmit, before or after tandem_submit().
+ * Returns: OK; ARG for an unknown timeline, or one that the session signals; DEVICE or LOST.
+ * Owner: nothing.
+ * Threads: any, but not within the engine's lock of tandem_vulkan.queue; a value below an earlier one changes nothing.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline timeline, uint64_t value);
+
+/* A descriptor that becomes readable when a point is reached, for poll, epoll or an event loop: an eventfd or a timerfd,
+ * which are read alike. It also becomes readable when the point can no longer come, or its timeline is destroyed: ask
+ * tandem_timeline_value() then.
+ * Returns: OK; ARG; NOMEM with 1024 of them waiting, closed or not; IO; DEVICE or LOST.
+ * Owner: the caller closes *fd, at any time.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_point_fd(tandem_session *session, tandem_point point, int *fd);
+
+/* Waits on the host until a point is reached, without ever sleeping in the driver on a value that CUDA signals.
+ * Returns: OK; ARG; BUSY when timeout_ns has passed; DEVICE or LOST.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: at most timeout_ns, which is cut to 60 s. */
+TANDEM_API tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns);
+
+/* Checks a job wholly, then queues it: nothing is computed unless everything about it is right.
+ * Returns: OK; ARG; UNSUPPORTED; NOMEM; BUSY with frames_in_flight jobs under way; DEVICE or LOST. On failure the
+ *          signal point is NOT taken: the engine must not wait for it.
+ * Owner: the job is copied; its mems must live until it has ended (tandem_mem_destroy() sees to it). What is written
+ *        must not overlap what is read, nor through two mems over the same memory; that is checked, but for FD.
+ * Threads: any; jobs run in the order of their submission.
+ * Blocks: never on the GPU or on a point. */
+TANDEM_API tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket);
+
+/* Where a job is. Reports of the last 256 jobs are kept.
+ * Returns: OK; ARG for a ticket that never was or is too old.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_job_report *report);
+
+/* Waits on the host until a job has ended, whichever way; report may be NULL.
+ * Returns: OK once it has ended (the report says how); ARG; BUSY when timeout_ns has passed.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: at most timeout_ns, which is cut to 60 s. */
+TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns,
+                                     tandem_job_report *report);
+
+/* Gives a job up. If it has not begun it ends CANCELLED and its point is signalled in its turn; if it runs, blocks that
+ * have not begun are left out, and it ends CANCELLED when its point comes. Of a job with a deadline nothing is written
+ * then; the output of one without may be written in part.
+ * Returns: OK if it ends CANCELLED; BUSY if it is writing its output or has ended already; ARG.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: for microseconds, while the device decides. */
+TANDEM_API tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket);
+
+/* Loads a safetensors file (F16, BF16 or F32 tensors) onto the session's device.
+ * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to the format; NOMEM; DEVICE.
+ * Owner: the session owns the model until tandem_model_destroy().
+ * Threads: any.
+ * Blocks: while it reads the file. */
+TANDEM_API tandem_status tandem_model_load(tandem_session *session, const char *path, tandem_model *model);
+
+/* Finds a tensor of a model by name, as a view that jobs can read. Shapes are padded with leading ones to four.
+ * Returns: OK; ARG for an unknown model, or a name that is not in it.
+ * Owner: the model; the view is valid until the model is destroyed.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, const char *name,
+                                             tandem_view *view, uint64_t shape[4]);
+
+/* Frees a model; as tandem_mem_destroy() for the mem behind its tensors.
+ * Returns: OK; ARG for an unknown or destroyed model; BUSY.
+ * Owner: takes the id back.
+ * Threads: any.
+ * Blocks: for a running job that reads it. */
+TANDEM_API tandem_status tandem_model_destroy(tandem_session *session, tandem_model model);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
