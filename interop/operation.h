@@ -57,7 +57,8 @@ typedef struct td_operation_layout {
     const char *name;
     uint32_t number;  /* tandem_operation */
     uint32_t bytes;   /* of its struct, which begins with the first byte of tandem_operands */
-    uint32_t version; /* of that struct */
+    uint32_t version; /* of that struct: 1, and one more each time that it grew */
+    const uint32_t *older; /* its bytes in versions 1 to version - 1 */
     uint32_t view_count;
     td_view_layout views[TD_MAX_VIEWS];
     /* [batch, heads, rows, channels] of a view. Nothing about the operation was checked before. */
@@ -72,6 +73,12 @@ static inline tandem_view *td_view_of(const td_operation_layout *layout, tandem_
 static inline const tandem_view *td_view_in(const td_operation_layout *layout, const tandem_operands *op, uint32_t view)
 {
     return (const tandem_view *)(const void *)((const char *)op + layout->views[view].offset);
+}
+
+/* How much of its struct those know who know this version of it, which may be newer than ours. */
+static inline uint32_t td_operation_bytes(const td_operation_layout *layout, uint32_t version)
+{
+    return !version ? 0 : version < layout->version ? layout->older[version - 1] : layout->bytes;
 }
 
 /* Whether an operation has the view. */

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "interop/operation.h"
 #include "tandem/tandem.h"
 
 typedef struct td_object td_object;
@@ -47,6 +48,8 @@ typedef struct td_backend {
     /* A mem, a timeline or a model is no longer among the session's, and about to be freed. */
     void (*object_end)(tandem_session *s, td_object *object);
 
+    /* Whether who computes knows the operation and all that is said of it; NULL: as this library does. */
+    tandem_status (*takes_locked)(tandem_session *s, const td_operation_layout *layout, const tandem_operands *op, char *why);
     /* Takes a job that was prepared: if OK, it is under way. */
     tandem_status (*submit_locked)(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why);
     /* What the engine signals has reached `value`, or will without the host's doing. */

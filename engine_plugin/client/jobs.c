@@ -350,6 +350,8 @@ static tandem_status bind_job_locked(tandem_session *s, td_job *job, uint32_t sl
     job->life.deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
+    if (status == TANDEM_OK && job->operation && s->ops->takes_locked)
+        status = s->ops->takes_locked(s, &job->operation->layout, &desc->op, why);
     if (status == TANDEM_OK && job->operation)
         status = bind_operation_locked(s, job, from, why);
     else if (status == TANDEM_OK)

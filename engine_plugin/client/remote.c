@@ -222,6 +222,7 @@ const td_backend td_backend_remote = {
     .model_load = td_remote_model_load,
     .model_tensor_locked = td_remote_model_tensor_locked,
     .object_end = td_remote_object_end,
+    .takes_locked = td_remote_takes_locked,
     .submit_locked = td_remote_submit_locked,
     .announce_locked = td_remote_announce_locked,
     .wake_locked = td_remote_wake_locked,

@@ -89,6 +89,7 @@ bool td_remote_owes_locked(const tandem_session *s);
  * sleep for what comes at once: a value that was announced, or the end of a brief job. leaves: it is the worker's again. */
 void *td_remote_work(void *session);
 void td_remote_wake_locked(tandem_session *s);
+tandem_status td_remote_takes_locked(tandem_session *s, const td_operation_layout *layout, const tandem_operands *op, char *why);
 tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why);
 void td_remote_announce_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
 bool td_remote_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns);

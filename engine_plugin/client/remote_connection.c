@@ -255,6 +255,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     int ring = -1;
 
     m.hello.features = TD_WIRE_MODELS;
+    td_wire_operations_here(&r->rules, m.hello.operations);
     m.hello.identity = r->identity;
     m.hello.share = r->share;
     m.hello.backend = r->backend;

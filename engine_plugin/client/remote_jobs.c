@@ -134,7 +134,9 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
     m->job.ticket = r->rules.next_ticket; /* behind all that sleeps */
     if (!td_gpu_signals(s) && (job->wait || job->signal))
         m->job.job.signal = (tandem_point){r->ends_id, m->job.ticket};
-    status = td_wire_cut(m, r->rules.sizes.job_bytes, why, TD_WHY_BYTES);
+    status = td_wire_takes(&r->rules, layout, op, why, TD_WHY_BYTES); /* tandemd may be another since it was submitted */
+    if (status == TANDEM_OK)
+        status = td_wire_cut(m, r->rules.sizes.job_bytes, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
     return td_wire_check(&r->rules, TD_WIRE_RING, m, m->header.bytes, 0, why, TD_WHY_BYTES) == TANDEM_OK
@@ -432,6 +434,13 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
         if (td_job_is_given_up(job))
             td_jobs_retire_given_up_locked(s);
     }
+}
+
+tandem_status td_remote_takes_locked(tandem_session *s, const td_operation_layout *layout, const tandem_operands *op, char *why)
+{
+    const td_remote *r = s->remote;
+
+    return r->up ? td_wire_takes(&r->rules, layout, op, why, TD_WHY_BYTES) : TANDEM_OK;
 }
 
 tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why)

@@ -122,9 +122,11 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     c->timing = hello->timing;
     c->job_class = hello->job_class;
     c->wait_bound_ns = hello->wait_bound_ns ? hello->wait_bound_ns : 2 * TD_SECOND;
-    c->features = hello->features & (k->model_dir_count ? TD_WIRE_MODELS | TD_WIRE_STATISTICS : TD_WIRE_STATISTICS);
+    c->features = td_wire_features_with(hello) & (k->model_dir_count ? TD_WIRE_MODELS | TD_WIRE_STATISTICS : TD_WIRE_STATISTICS);
     m.welcome.version = td_wire_version(hello->version_min, hello->version_max);
     m.welcome.features = c->features;
+    if (m.welcome.version > 1)
+        td_wire_operations_with(&c->rules, hello->operations, m.welcome.operations);
     m.welcome.identity = b->identity;
     m.welcome.share = c->share;
     m.welcome.session = c->session;

@@ -221,7 +221,7 @@ static bool check_welcome(const check *c, const void *bytes)
            number(c, "rung", m->rung, TD_WIRE_RUNG_FIRST, TD_WIRE_RUNG_LAST) &&
            number(c, "reserved1", m->reserved1, 0, 0) && text(c, "name", m->name, sizeof m->name) &&
            number(c, "instances", m->instances, 0, m->features & TD_WIRE_NETWORKS ? TD_WIRE_MAX_SLOTS : 0) &&
-           zeros(c, "reserved", m->reserved, sizeof m->reserved);
+           (m->version > 1 || zeros(c, "operations", m->operations, sizeof m->operations));
 }
 
 static bool check_mem_create(const check *c, const void *bytes)
@@ -729,6 +729,18 @@ void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message)
     }
 }
 
+static uint32_t operation_get(const uint8_t *operations, uint32_t number)
+{
+    return number / 2 < TD_WIRE_OPERATION_BYTES ? operations[number / 2] >> (number % 2 * 4) & 15 : 0;
+}
+
+static void operation_set(uint8_t *operations, uint32_t number, uint32_t version)
+{
+    const uint32_t shift = number % 2 * 4;
+
+    operations[number / 2] = (uint8_t)((operations[number / 2] & ~(15u << shift)) | version << shift);
+}
+
 td_wire_rules td_wire_rules_new(const td_operation_layout *(*operation)(uint32_t number))
 {
     return (td_wire_rules){.operation = operation, .next_serial = 1, .next_ticket = 1};
@@ -740,6 +752,9 @@ void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome)
     rules->share = welcome->share;
     rules->features = welcome->features;
     rules->sizes = welcome->sizes;
+    memcpy(rules->operations, welcome->operations, sizeof rules->operations);
+    if (welcome->version == 1)
+        operation_set(rules->operations, TANDEM_OPERATION_ATTENTION, 1);
     rules->mems = welcome->mems;
     rules->timelines = welcome->timelines;
     rules->models = welcome->models;
@@ -920,6 +935,49 @@ td_wire_sizes td_wire_sizes_with(const td_wire_hello *hello)
 
     return sizes_of(lesser(here.job_bytes, there.job_bytes), lesser(here.slot_bytes, there.slot_bytes),
                     lesser(here.report_bytes, there.report_bytes));
+}
+
+uint64_t td_wire_features_with(const td_wire_hello *hello)
+{
+    const bool has_networks = hello->version_max > 1 && hello->most.slot_bytes >= sizeof(td_wire_run);
+
+    return hello->features & (has_networks ? TD_WIRE_FEATURES : TD_WIRE_FEATURES & ~(uint64_t)TD_WIRE_NETWORKS);
+}
+
+void td_wire_operations_here(const td_wire_rules *rules, uint8_t operations[TD_WIRE_OPERATION_BYTES])
+{
+    memset(operations, 0, TD_WIRE_OPERATION_BYTES);
+    for (uint32_t number = 1; number < 2 * TD_WIRE_OPERATION_BYTES; number++) {
+        const td_operation_layout *layout = rules->operation(number);
+
+        if (layout)
+            operation_set(operations, number, layout->version);
+    }
+}
+
+void td_wire_operations_with(const td_wire_rules *rules, const uint8_t theirs[TD_WIRE_OPERATION_BYTES],
+                             uint8_t operations[TD_WIRE_OPERATION_BYTES])
+{
+    td_wire_operations_here(rules, operations);
+    for (uint32_t number = 1; number < 2 * TD_WIRE_OPERATION_BYTES; number++)
+        operation_set(operations, number, lesser(operation_get(operations, number), operation_get(theirs, number)));
+}
+
+tandem_status td_wire_takes(const td_wire_rules *rules, const td_operation_layout *layout, const tandem_operands *op,
+                            char *why, size_t why_bytes)
+{
+    const uint32_t version = operation_get(rules->operations, layout->number);
+    const uint32_t known = td_operation_bytes(layout, version);
+    const size_t at = td_first_not_zero(op, known, layout->bytes);
+
+    if (!version)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "operation %" PRIu32 " (%s) is none that tandemd knows",
+                       layout->number, layout->name);
+    if (at == layout->bytes)
+        return TANDEM_OK;
+    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                   "tandemd knows version %" PRIu32 " of %s, which has %" PRIu32 " bytes, but the byte at offset %zu is %u, not 0",
+                   version, layout->name, known, at, ((const uint8_t *)op)[at]);
 }
 
 uint64_t td_wire_report_pack(const td_wire_report *report)

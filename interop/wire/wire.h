@@ -31,6 +31,7 @@ enum {
     TD_WIRE_RUN_BYTES = 288, /* of its uniforms: in RUN itself, */
     TD_WIRE_MORE_BYTES = 2016, /* in each UNIFORMS, */
     TD_WIRE_UNIFORM_BYTES = TD_WIRE_RUN_BYTES + 16 * TD_WIRE_MORE_BYTES, /* and at most */
+    TD_WIRE_OPERATION_BYTES = 12, /* for those numbered 1 to 23: versions of 4 bits, the low ones first */
     TD_WIRE_PAGE_BYTES = 4096, /* mems begin on whole pages; the size of a shared timeline */
     TD_WIRE_SLOT_BYTES = 2048,
     TD_WIRE_SLOTS = 64,
@@ -169,7 +170,8 @@ typedef struct td_wire_hello {
     uint32_t job_class; /* tandem_class */
     /* From version 2 on, else 0. */
     td_wire_sizes most;
-    uint8_t reserved[28];
+    uint8_t operations[TD_WIRE_OPERATION_BYTES];
+    uint8_t reserved[16];
 } td_wire_hello;
 TD_WIRE_SIZE(td_wire_hello, 256);
 TD_WIRE_AT(td_wire_hello, magic, 16);
@@ -186,7 +188,8 @@ TD_WIRE_AT(td_wire_hello, wait_bound_ns, 136);
 TD_WIRE_AT(td_wire_hello, name, 144);
 TD_WIRE_AT(td_wire_hello, job_class, 208);
 TD_WIRE_AT(td_wire_hello, most, 212);
-TD_WIRE_AT(td_wire_hello, reserved, 228);
+TD_WIRE_AT(td_wire_hello, operations, 228);
+TD_WIRE_AT(td_wire_hello, reserved, 240);
 
 typedef struct td_wire_welcome {
     td_wire_header header;
@@ -201,8 +204,9 @@ typedef struct td_wire_welcome {
     uint32_t rung; /* tandem_rung */
     uint32_t reserved1;
     char name[TD_WIRE_NAME_BYTES];
+    /* From version 2 on, else 0. */
     uint32_t instances;
-    uint8_t reserved[12];
+    uint8_t operations[TD_WIRE_OPERATION_BYTES];
 } td_wire_welcome;
 TD_WIRE_SIZE(td_wire_welcome, 256);
 TD_WIRE_AT(td_wire_welcome, magic, 16);
@@ -225,7 +229,7 @@ TD_WIRE_AT(td_wire_welcome, rung, 168);
 TD_WIRE_AT(td_wire_welcome, reserved1, 172);
 TD_WIRE_AT(td_wire_welcome, name, 176);
 TD_WIRE_AT(td_wire_welcome, instances, 240);
-TD_WIRE_AT(td_wire_welcome, reserved, 244);
+TD_WIRE_AT(td_wire_welcome, operations, 244);
 
 typedef struct td_wire_mem_create {
     td_wire_header header;
@@ -574,6 +578,7 @@ typedef struct td_wire_rules {
     uint32_t share;    /* td_wire_share */
     uint64_t features; /* that both have */
     td_wire_sizes sizes;
+    uint8_t operations[TD_WIRE_OPERATION_BYTES];
     uint32_t mems, timelines, models, instances;
     uint64_t mem_bytes;   /* the largest allocation, at most 2^63 - 1 */
     uint32_t next_serial; /* TO_DAEMON: the one request that may come; TO_CLIENT: answers are below it */
@@ -618,6 +623,15 @@ uint16_t td_wire_version(uint16_t min, uint16_t max);
 td_wire_sizes td_wire_sizes_here(void);
 td_wire_sizes td_wire_sizes_first(void);
 td_wire_sizes td_wire_sizes_with(const td_wire_hello *hello);
+/* Which of the features that it would like are there with it. */
+uint64_t td_wire_features_with(const td_wire_hello *hello);
+/* The version of each operation that is known here, and of those of `theirs` that both know. */
+void td_wire_operations_here(const td_wire_rules *rules, uint8_t operations[TD_WIRE_OPERATION_BYTES]);
+void td_wire_operations_with(const td_wire_rules *rules, const uint8_t theirs[TD_WIRE_OPERATION_BYTES],
+                             uint8_t operations[TD_WIRE_OPERATION_BYTES]);
+/* Whether the daemon knows an operation, and all that these operands say: else UNSUPPORTED, with an offset in them. */
+tandem_status td_wire_takes(const td_wire_rules *rules, const td_operation_layout *layout, const tandem_operands *op,
+                            char *why, size_t why_bytes);
 
 /* A report's word: in one 64-bit value, so that it is written and read whole. */
 typedef struct td_wire_report {

@@ -12,18 +12,26 @@
 #include "interop/wire/ids.h"
 #include "tests/wire/rig.h"
 
-/* The table of PROTOCOL.md is the one that the code goes by. */
-static void test_document(void **state)
+static FILE *open_document(void)
 {
     const char *root = getenv("TANDEM_SOURCE");
-    char path[4096], line[512], name[32], from[32];
-    unsigned type, bytes, fds, seen = 0;
+    char path[4096];
     FILE *file;
 
-    (void)state;
     snprintf(path, sizeof path, "%s/interop/PROTOCOL.md", root ? root : ".");
     file = fopen(path, "r");
     assert_non_null(file);
+    return file;
+}
+
+/* The table of PROTOCOL.md is the one that the code goes by. */
+static void test_document(void **state)
+{
+    unsigned type, bytes, fds, seen = 0;
+    char line[512], name[32], from[32];
+    FILE *file = open_document();
+
+    (void)state;
     while (fgets(line, sizeof line, file)) {
         if (sscanf(line, "| %u | %31[A-Z_] | %31[a-z, ] | %u | %u |", &type, name, from, &bytes, &fds) != 5)
             continue;
@@ -269,7 +277,6 @@ static const refusal refusals[] = {
     {TD_WIRE_WELCOME, 176, 1, 7, "WELCOME.name", "0x07"},
     {TD_WIRE_WELCOME, 240, 4, 1 << 24, "WELCOME.instances", "16777216"},
     {TD_WIRE_WELCOME, 24, 8, 1, "WELCOME.instances", "16"}, /* none without NETWORKS */
-    {TD_WIRE_WELCOME, 255, 1, 1, "WELCOME.reserved", "1"},
     {TD_WIRE_DONE, 16, 8, 5ull << 56 | 1ull << 24 | 1, "DONE.id", "0x500000001000001"},
     {TD_WIRE_DONE, 16, 8, 4ull << 56 | 1ull << 24 | (WIRE_INSTANCES + 1), "DONE.id", "id of an instance"},
     {TD_WIRE_DONE, 16, 8, 1, "DONE.id", "0x1"},
@@ -722,11 +729,80 @@ static void test_sizes(void **state)
     assert_memory_equal(&both, &first, sizeof both);
 
     m = wire_sample(TD_WIRE_WELCOME);
+    m.welcome.version = 1;
+    m.welcome.operations[11] = 1;
+    assert_int_equal(check_sample(TD_WIRE_WELCOME, &m), TANDEM_ERROR_PROTOCOL);
+    assert_non_null(strstr(why, "WELCOME.operations"));
+    m = wire_sample(TD_WIRE_WELCOME);
     m.welcome.sizes = first;
     assert_int_equal(check_sample(TD_WIRE_WELCOME, &m), TANDEM_OK);
     m.welcome.sizes = (td_wire_sizes){1104, 4096, 32, 4096 + 64 * 4096 + 256 * 32};
     assert_int_equal(check_sample(TD_WIRE_WELCOME, &m), TANDEM_ERROR_PROTOCOL);
     assert_non_null(strstr(why, "WELCOME.slot_bytes is 4096, must be 512 to 2048"));
+}
+
+/* Each side says which version of which operation it knows, and the client's session goes by the older ones. */
+static void test_operations(void **state)
+{
+    static const uint8_t here[TD_WIRE_OPERATION_BYTES] = {0x20, 0x11, 0x11, 0x11};
+    static const uint8_t theirs[TD_WIRE_OPERATION_BYTES] = {0xf0, 0x01, 0x10, 0x20, 0x01};
+    static const uint8_t both[TD_WIRE_OPERATION_BYTES] = {0x20, 0x01, 0x10, 0x10};
+    td_wire_rules rules = wire_rules(TD_WIRE_HELLO);
+    const td_operation_layout *attention = rules.operation(TANDEM_OPERATION_ATTENTION);
+    td_wire_message m = wire_sample(TD_WIRE_WELCOME);
+    tandem_operands op = wire_sample(TD_WIRE_JOB).job.job.op;
+    uint8_t operations[TD_WIRE_OPERATION_BYTES];
+
+    (void)state;
+    td_wire_operations_here(&rules, operations);
+    assert_memory_equal(operations, here, sizeof here);
+    td_wire_operations_with(&rules, theirs, operations);
+    assert_memory_equal(operations, both, sizeof both);
+    memcpy(m.welcome.operations, both, sizeof both);
+    td_wire_rules_welcome(&rules, &m.welcome);
+    op.attention.position = op.attention.lse;
+    assert_int_equal(td_wire_takes(&rules, attention, &op, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_wire_takes(&rules, rules.operation(TANDEM_OPERATION_LINEAR), &op, why, why_bytes),
+                     TANDEM_ERROR_UNSUPPORTED);
+    assert_string_equal(why, "operation 3 (linear) is none that tandemd knows");
+
+    /* One of version 1 has attention as it was at first. */
+    m.welcome.version = 1;
+    memset(m.welcome.operations, 0, sizeof m.welcome.operations);
+    td_wire_rules_welcome(&rules, &m.welcome);
+    assert_int_equal(td_wire_takes(&rules, attention, &op, why, why_bytes), TANDEM_ERROR_UNSUPPORTED);
+    assert_string_equal(why, "tandemd knows version 1 of attention, which has 288 bytes, but the byte at offset 384 is 6, not 0");
+    memset(&op.attention.position, 0, sizeof op.attention.position);
+    assert_int_equal(td_wire_takes(&rules, attention, &op, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_wire_takes(&rules, rules.operation(TANDEM_OPERATION_NORM), &op, why, why_bytes),
+                     TANDEM_ERROR_UNSUPPORTED);
+}
+
+/* The table of operations in PROTOCOL.md has all versions. */
+static void test_operations_document(void **state)
+{
+    const td_wire_rules rules = wire_rules(TD_WIRE_JOB);
+    unsigned number, version, bytes, seen = 0, wanted = 0;
+    char line[512], name[32];
+    FILE *file = open_document();
+
+    (void)state;
+    while (fgets(line, sizeof line, file)) {
+        const td_operation_layout *layout;
+
+        if (sscanf(line, "| %u %31[a-z] | %u | %u |", &number, name, &version, &bytes) != 4)
+            continue;
+        layout = rules.operation(number);
+        assert_non_null(layout);
+        assert_string_equal(layout->name, name);
+        assert_in_range(version, 1, layout->version);
+        assert_int_equal(td_operation_bytes(layout, version), bytes);
+        seen++;
+    }
+    fclose(file);
+    for (number = 1; number < 2 * TD_WIRE_OPERATION_BYTES; number++)
+        wanted += rules.operation(number) ? rules.operation(number)->version : 0;
+    assert_int_equal(seen, wanted);
 }
 
 /* What a peer does not know of a message is 0 here; what this does not know of it has to be. Those of the greeting do not
@@ -782,5 +858,7 @@ static const struct CMUnitTest cases[] = {
     TEST(test_identity),
     TEST(test_sizes),
     TEST(test_growth),
+    TEST(test_operations),
+    TEST(test_operations_document),
 };
 const test_cases wire_messages_cases = TEST_CASES(cases);
