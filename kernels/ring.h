@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Plain functions, for the kernel and for tests/test_ring.c, which lets warps that fetch and warps that compute run
+ * Plain functions, for the kernel and for tests/kernels/test_ring.c, which lets warps that fetch and warps that compute run
  * against each other in every order.
  *
  * A tile is 64 keys. Fetch n brings K of tile n and V of tile n - 1, which are needed at the same time: T tiles take T + 1

@@ -5,7 +5,7 @@
  * A tile is a step's keys. Those of T tiles are fetched one after the other, in the order in which they are needed:
  *   K(0), K(1) V(0), K(2) V(1), ... K(T-1) V(T-2), V(T-1)
  * All threads that fetch have a part of each fetch. Fetch f lies in slot f % slots and is that slot's round f / slots; the
- * slot's mbarriers and their phases are those of kernels/ring.h. tests/test_ring_single.c lets warps that fetch and warps
+ * slot's mbarriers and their phases are those of kernels/ring.h. tests/kernels/test_ring_single.c lets warps that fetch and warps
  * that compute run against each other in every order.
  */
 #ifndef TANDEM_KERNELS_RING_SINGLE_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fuzz_util.h"
+#include "tests/fuzz_util.h"
 
 #include <dirent.h>
 #include <stdio.h>

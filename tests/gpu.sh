@@ -296,7 +296,7 @@ take() {
 lane() {
     while program=$(take "$1") && [ -n "$program" ]; do
         case $program in
-        tool-on-cuda) set -- "$1" python3 "$root/tests/test_tool.py" "$build" Cuda ;;
+        tool-on-cuda) set -- "$1" python3 "$root/tests/tool/test_tool.py" "$build" Cuda ;;
         probe-fp22) set -- "$1" "$build/tandem" probe fp22 --backend cuda ;;
         accuracy) set -- "$1" "$build/tandem" accuracy --quick --backend cuda ;;
         test_faults-*) set -- "$1" "$build/test_faults" --part "${program#*-}" ;;

@@ -26,6 +26,8 @@ UNITS = """limits log pass config confine manager costs schedule worker_queue wo
     answers blame worker_process queue metrics http broker main""".split()
 DAEMON = {f"daemon/{unit}" for unit in UNITS}
 BELOW_DAEMON = SHARING | MATH | PUBLIC | {"model", "exec", "run", "client"}
+# What tests of any floor may look at: all but the programs.
+BELOW = SHARING | MATH | PUBLIC | {"model", "exec", "run", "npc", "client", "plugin", "shaders"}
 ROOMS = [
     ("interop/include/", "types", set()),
     ("interop/base", "base", {"types"}),
@@ -51,8 +53,16 @@ ROOMS = [
     ("shaders/", "shaders", set()),
     ("engine_plugin/tool/", "tool", SHARING | MATH | PUBLIC | {"model", "exec", "npc", "client", "plugin", "shaders"}),
     ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders"}),
-    ("tests/", "tests", SHARING | MATH | PUBLIC | DAEMON | {"model", "exec", "run", "npc", "client", "plugin", "shaders", "tool", "demo"}),
+    ("tests/emu/", "emu", MATH),
+    ("tests/interop/", "tests of interop", BELOW | {"tests"}),
+    ("tests/kernels/", "tests of kernels", BELOW | {"tests", "emu", "tests of interop"}),
+    ("tests/plugin/", "tests of plugin", BELOW | {"tests", "tests of interop", "tests of kernels"}),
+    ("tests/daemon/", "tests of daemon", BELOW | DAEMON | {"tests", "tests of interop", "tests of kernels", "tests of plugin"}),
+    ("tests/tool/", "tests of tool", BELOW | {"tool", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),
+    ("tests/demo/", "tests of demo", BELOW | {"demo", "tests"}),
+    ("tests/", "tests", GROUND),
 ]
+TESTS = {name for _, name, _ in ROOMS if name.startswith("tests")}
 # Rooms in which files call each other in circles; that has yet to end. None goes through two rooms.
 TANGLED = {"vk", "exec", "client", "attention", "linear", "tool"}
 # What is compiled into none of our libraries and programs, or not always.
@@ -61,20 +71,20 @@ UNCOMPILED = {"kernels/cuda/cubins_none.c"}
 CALLERS = ("interop/", "kernels/", "engine_plugin/")
 # Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
-    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "demo", "tests"}),
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "demo"} | TESTS),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
-    (re.compile(r"math_constants\.h|type_traits"), {"cuda", "tests"}),
+    (re.compile(r"math_constants\.h|type_traits"), {"cuda"} | TESTS),
     (re.compile(r"nvtx3/"), {"exec"}),
-    (re.compile(r"immintrin|cpuid"), {"cpu", "tests"} | FAMILIES),
-    (re.compile(r"zstd"), {"cuda", "tests"}),
-    (re.compile(r"jansson"), {"model", "client", "tool", "demo", "tests"}),
+    (re.compile(r"immintrin|cpuid"), {"cpu"} | TESTS | FAMILIES),
+    (re.compile(r"zstd"), {"cuda"} | TESTS),
+    (re.compile(r"jansson"), {"model", "client", "tool", "demo"} | TESTS),
     (re.compile(r"pcre2"), {"npc"}),
-    (re.compile(r"SDL"), {"demo", "tests"}),
+    (re.compile(r"SDL"), {"demo"}),
     (re.compile(r"imgui|backends/imgui"), {"demo"}),
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
                    r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
-SYSTEM = {"os", "tool", "demo", "tests"} | DAEMON
+SYSTEM = {"os", "tool", "demo"} | TESTS | DAEMON
 OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
@@ -91,7 +101,7 @@ ONE_BACKEND = CLIENT + "remote"
 ASKS_BACKEND = re.compile(r"\b(?:s|session)->remote\b|[!=]= *&td_backend_\w+")
 # The most lines of a file, by where it is, but for some that have yet to be split: those have no more than here.
 MOST_LINES = {"kernels/": 700, "interop/": 1000, "engine_plugin/": 1000, "demo/": 1000, "tests/": 1000}
-LONG = {"engine_plugin/tool/bench_attention.c": 1080, "tests/emu/emu.cpp": 1099, "tests/test_cuda.c": 2802}
+LONG = {"engine_plugin/tool/bench_attention.c": 1080, "tests/emu/emu.cpp": 1099, "tests/kernels/test_cuda.c": 2802}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -254,8 +264,12 @@ def prove_that_it_can_fail():
         "engine_plugin/daemon/main.c": '#include "engine_plugin/daemon/state.h"\n#include "engine_plugin/daemon/log.h"\n',
         "engine_plugin/tool/tool.h": '#include "engine_plugin/client/client.h"\nstruct tandem_attention;\n',
         "demo/demo.h": '#include <tandem/tandem.h>\n',
-        "tests/test_a.c": '#include "demo/demo.h"\n#include "kernels/plan.h"\n',
-        "tests/test_a.py": "",
+        "tests/cases.h": "",
+        "tests/interop/rig.h": '#include "tests/cases.h"\n#include "interop/vk/vk.h"\n#include <vulkan/vulkan.h>\n',
+        "tests/plugin/test_a.c": '#include "tests/interop/rig.h"\n#include "engine_plugin/client/client.h"\n',
+        "tests/daemon/test_b.c": '#include "engine_plugin/daemon/state.h"\n',
+        "tests/demo/test_c.c": '#include "demo/demo.h"\n#include "kernels/plan.h"\n',
+        "tests/tool/test_a.py": "",
     }
     broken = [
         ("interop/base.h", '#include "kernels/plan.h"'),
@@ -305,8 +319,13 @@ def prove_that_it_can_fail():
         ("engine_plugin/client/client.h", "\n" * 1000),
         ("interop/cu/cu.h", "/* */\n" * 1000),
         ("kernels/plan.h", "\n" * 700),
-        ("tests/test_a.c", "\n" * 1000),
-        ("tests/test_a.py", "\n" * 1000),
+        ("tests/plugin/test_a.c", "\n" * 1000),
+        ("tests/tool/test_a.py", "\n" * 1000),
+        ("tests/cases.h", '#include "tests/interop/rig.h"'),
+        ("tests/interop/rig.h", '#include "tests/plugin/test_a.c"'),
+        ("tests/plugin/test_a.c", '#include "engine_plugin/daemon/state.h"'),
+        ("tests/plugin/test_a.c", '#include "demo/demo.h"'),
+        ("tests/demo/test_c.c", '#include "engine_plugin/tool/tool.h"'),
     ]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

@@ -16,7 +16,7 @@ extern "C" {
 }
 #include "tests/emu/emu.h"
 
-#define __global__ __attribute__((visibility("default"))) /* tests/test_kernels.c finds them by name */
+#define __global__ __attribute__((visibility("default"))) /* tests/kernels/test_kernels.c finds them by name */
 #define __device__
 #define __forceinline__ inline
 #define __grid_constant__

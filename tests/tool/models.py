@@ -42,7 +42,7 @@ def gguf(**values):
 
 def vocabulary(**more):
     """That of test_tokenizer, and two tokens that begin and end turns of ChatML."""
-    bpe = json.loads((SOURCE / "tests/tokenizer/bpe.json").read_text())
+    bpe = json.loads((SOURCE / "tests/plugin/tokenizer/bpe.json").read_text())
     tokens = bpe["tokens"] + ["<|im_start|>", "<|im_end|>"]
     kinds = [1] * len(bpe["tokens"]) + [CONTROL] * 2
     return tokens, gguf(tokenizer_ggml_model="gpt2", tokenizer_ggml_pre="gpt-2", tokenizer_ggml_tokens=tokens,
@@ -63,7 +63,7 @@ class Tokens(unittest.TestCase):
         return run.stdout
 
     def test_there_and_back(self):
-        bpe = json.loads((SOURCE / "tests/tokenizer/bpe.json").read_text())
+        bpe = json.loads((SOURCE / "tests/plugin/tokenizer/bpe.json").read_text())
         texts = [(text, ids) for text, ids in zip(bpe["texts"], bpe["ids"]["gpt-2"]) if "\r" not in text]
         for text, expected in texts[:40]:
             ids = self.shown("--ids", "-", input=text)

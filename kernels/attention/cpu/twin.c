@@ -11,7 +11,7 @@
  *   mma e4m3 of sm_89           as wgmma in two halves of k = 16
  *   mma e4m3 of sm_90           no such unit: the compiler emits two f16 mma (k % 4 < 2, then the rest) and a float add
  *   mma e4m3 of sm_120          25 fractional bits, all 32 at once
- * Proven on an H200 for the first three and the fifth (tests/mma_h200.inc, tests/wgmma_f16_h200.inc); the others follow
+ * Proven on an H200 for the first three and the fifth (tests/kernels/mma_h200.inc, tests/kernels/wgmma_f16_h200.inc); the others follow
  * published measurements.
  */
 #include "kernels/attention/cpu.h"

@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+# The demo from outside: its files, its numbers, its command line. Argument: the build folder.
+# SPDX-License-Identifier: Apache-2.0
+import ctypes
+import json
+import math
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import limits
+
+build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build")
+program = os.path.join(build, "tandem-demo")
+if not os.path.exists(program):
+    print("SKIP: the demo was not built")
+    sys.exit(77)
+try:
+    import numpy as np
+except ImportError:
+    print("SKIP: numpy is not installed")
+    sys.exit(77)
+
+folder = tempfile.mkdtemp(prefix="tandem-demo-")
+failures = []
+STAGES = ["render", "pack", "hand-over (to)", "attention", "hand-over (back)", "unpack", "present"]
+SMALL = ["--headless", "--width", "160", "--height", "90", "--samples", "16"]
+
+
+def check(condition, text):
+    print(("ok    " if condition else "FAIL  ") + text, flush=True)
+    if not condition:
+        failures.append(text)
+
+
+def run(arguments, environment=None, seconds=240):
+    env = dict(os.environ)
+    env.update(environment or {})
+    env = {k: v for k, v in env.items() if v is not None}
+    done = limits.run([program] + arguments, env=env, capture_output=True, text=True, seconds=seconds)
+    return done.returncode, done.stdout, done.stderr
+
+
+def report(name, *arguments, environment=None, base=SMALL):
+    out = os.path.join(folder, name)
+    code, text, errors = run(base + ["--out", out] + list(arguments), environment)
+    check(code == 0, f"{name}: ends well (exit status {code}; {errors.strip()[:300]})")
+    check("no CUDA here" not in text and "libcuda" not in text, f"{name}: says in plain words why nothing is faster")
+    if code:
+        finish()
+    with open(os.path.join(out, "report.json")) as file:
+        return out, json.load(file), errors
+
+
+def png_size(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    if data[:8] != b"\x89PNG\r\n\x1a\n":
+        return None, 0
+    width, height, depth, kind = struct.unpack(">IIBB", data[16:26])
+    at, body = 8, b""
+    while at < len(data):
+        length, name = struct.unpack(">I4s", data[at:at + 8])
+        body += data[at + 8:at + 8 + length] if name == b"IDAT" else b""
+        at += 12 + length
+    return (width, height), len(set(zlib.decompress(body)))
+
+
+def safetensors(path):
+    with open(path, "rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(length))
+        data = file.read()
+    result = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            result[name] = np.frombuffer(data[begin:end], {"F16": "<f2",
+                                                           "F32": "<f4"}[entry["dtype"]]).reshape(entry["shape"])
+    return result
+
+
+def accuracy(tensors):
+    q, k, v, o = (tensors[name].astype(np.float64) for name in "qkvo")
+    exact = np.empty_like(o)
+    for b in range(q.shape[0]):
+        s = q[b, 0] @ k[b, 0].T / math.sqrt(q.shape[-1])
+        p = np.exp(s - s.max(1, keepdims=True))
+        exact[b, 0] = p @ v[b, 0] / p.sum(1, keepdims=True)
+    error = o - exact
+    return {"cos": (o * exact).sum() / math.sqrt((o * o).sum() * (exact * exact).sum()),
+            "rel_l1": np.abs(error).sum() / np.abs(exact).sum(),
+            "rmse": math.sqrt((error * error).mean())}
+
+
+def finish():
+    shutil.rmtree(folder, ignore_errors=True)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+def check_files():
+    dump, trace = os.path.join(folder, "last.safetensors"), os.path.join(folder, "trace.json")
+    out, r, _ = report("plain", "--frames", "9", "--dump", dump, "--trace", trace, "--samples", "1024",
+                       base=["--headless"])
+    check(list(r) == ["backend", "rung", "rung_reason", "device", "frames", "width", "height", "precision", "frame",
+                      "stages",
+                      "accuracy", "psnr", "seams"], "the report has the members that it should have")
+    check(r["backend"] in ("cuda", "cpu") and r["rung"] in ("inline", "timeline", "host", "copy", "cpu"),
+          "backend and rung")
+    check(r["rung"] == "inline" or r["rung_reason"], "the report says why the rung is not higher")
+    check(r["frames"] == 9 and r["width"] >= 320 and r["height"] >= 180, "frames and size are those asked for")
+    check(list(r["stages"]) == STAGES, "all stages are there")
+    for name, p in list(r["stages"].items()) + [("frame", r["frame"])]:
+        check(0 <= p["p50_ms"] <= p["p95_ms"] <= p["p99_ms"], f"{name}: percentiles rise")
+    for name in ("first.png", "last.png", "reference.png"):
+        size, values = png_size(os.path.join(out, name))
+        check(size == (r["width"], r["height"]) and values > 64, f"{name} is a picture of a frame")
+    size, values = png_size(os.path.join(out, "overlay.png"))
+    check(size and size[0] >= 1280 and size[1] >= 720 and values > 64, "overlay.png is at least 1280x720")
+
+    psnr = r["psnr"]
+    print(f"      PSNR {psnr}, seams {r['seams']['ratio']:.3f}, accuracy {r['accuracy']}")
+    check(psnr["result_db"] >= psnr["noisy_db"] + 9, "at least 9 dB above the input")
+    check(psnr["result_db"] >= psnr["box_db"] + 2, "at least 2 dB above the best box filter")
+    check(r["seams"]["ratio"] <= 1.3, "no seams")
+    check(r["precision"] == "8b" and 0.001 < r["accuracy"]["rel_l1"] < 0.1, "quantisation is visible and small")
+
+    tensors = safetensors(dump)
+    outside = accuracy(tensors)
+    for name in ("cos", "rel_l1", "rmse"):
+        check(abs(outside[name] - r["accuracy"][name]) < 1e-3, f"{name} recomputed from the dump: {outside[name]:.6f}")
+    k, q = tensors["k"].astype(np.float64), tensors["q"].astype(np.float64)
+    gain = q[0, 0, 0, 14]
+    check((q[..., 14] == gain).all() and np.abs(k[..., 14] + (k[..., :14] ** 2).sum(-1) / (2 * gain)).max() < 0.1,
+          "scores fall with the distance between features")
+
+    with open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    frames = {}
+    for event in events:
+        if event["ph"] == "X":
+            frames.setdefault(event["args"]["frame"], []).append(event)
+    check(sorted(frames) == list(range(9)), "the trace has every frame")
+    for number, list_ in sorted(frames.items()):
+        begin, end = min(e["ts"] for e in list_), max(e["ts"] + e["dur"] for e in list_)
+        in_order = all(a["ts"] + a["dur"] <= b["ts"] + 1 for a, b in zip(list_, list_[1:]))
+        total = sum(e["dur"] for e in list_)
+        check(in_order and [e["name"] for e in list_] == STAGES and abs(total - (end - begin)) <= 0.1 * total,
+              f"frame {number}: stages follow each other and sum to the frame")
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    check(len(lanes) == 3, "the trace names its lanes")
+
+
+def check_errors_and_delays():
+    _, plain, _ = report("quiet", "--frames", "7")
+    _, again, _ = report("again", "--frames", "7")
+    same = all(abs(plain["accuracy"][name] - again["accuracy"][name]) < 1e-9 for name in plain["accuracy"])
+    check(same, "a seed gives the same frames")
+    check(abs(plain["psnr"]["result_db"] - again["psnr"]["result_db"]) < 1e-9, "and the same quality")
+    _, other, _ = report("other", "--frames", "7", "--seed", "7")
+    check(abs(other["psnr"]["noisy_db"] - plain["psnr"]["noisy_db"]) > 1e-6, "another seed gives other frames")
+
+    _, wrong, _ = report("error", "--frames", "7", "--inject", "error:0.05")
+    check(abs(wrong["accuracy"]["rel_l1"] - plain["accuracy"]["rel_l1"] - 0.05) < 1e-3,
+          "error:0.05 raises the error by 0.05")
+    check(abs(wrong["psnr"]["result_db"] - plain["psnr"]["result_db"]) < 1e-9 and wrong["seams"] == plain["seams"],
+          "and nothing else")
+
+    _, stepped, _ = report("stepped", "--frames", "20", "--max-error", "0.002")
+    check(stepped["precision"] == "f16" and list(stepped) == list(plain), "more than --max-error steps up to f16")
+    _, kept, _ = report("kept", "--frames", "20", "--inject", "error:0.1")
+    check(kept["precision"] == "8b", "an injected error moves the figure only")
+
+    asked = {"render": "render", "pack": "pack", "hand-over (to)": "to", "attention": "attention",
+             "hand-over (back)": "back",
+             "unpack": "unpack", "present": "present"}
+    for stage, name in asked.items():
+        _, slow, _ = report("slow-" + name, "--frames", "7", "--inject", name + ":300")
+        moved = {s: slow["stages"][s]["p50_ms"] - plain["stages"][s]["p50_ms"] for s in STAGES}
+        # The machine may be busy: what was not delayed may move too, but never like what was.
+        check(240 < moved[stage] < 600, f"{name}:300 delays {stage} ({moved[stage]:.1f} ms)")
+        check(all(abs(moved[s]) < 120 for s in STAGES if s != stage), f"{name}:300 delays nothing else ({moved})")
+
+    _, f16, _ = report("f16", "--frames", "2", "--mode", "f16")
+    check(f16["precision"] == "f16" and f16["accuracy"]["rel_l1"] < 2e-3, "f16 is exact")
+    _, gallery, _ = report("gallery", "--frames", "2", "--scene", "gallery", "--backend", "cpu", "--threads", "1")
+    check(gallery["backend"] == "cpu" and gallery["psnr"]["noisy_db"] != plain["psnr"]["noisy_db"],
+          "another scene, on the CPU")
+
+
+def check_ladder():
+    """Down the ladder while frames are under way: none is lost, and every row of each is right."""
+    for name, more, environment in (("ladder", [], None),
+                                    ("ladder-2", ["--in-flight", "2", "--seed", "3"], {"TANDEM_DEMO_VALIDATE": "1"})):
+        _, r, errors = report(name, "--frames", "22", "--ladder", "5", *more, environment=environment)
+        stays = r["ladder"]
+        print("      " + ", ".join(f"{s['rung']} {s['ms']['frame']['p50_ms']:.1f} ms, {s['worst_rel_l1']:.4f}"
+                                   for s in stays))
+        check([s["frames"] for s in stays] == [5, 5, 5, 5, 2] and
+              [s["first"] for s in stays] == [0, 5, 10, 15, 20], f"{name}: a step every five frames")
+        check(all(s["not_filtered"] == 0 and 1e-4 < s["worst_rel_l1"] < 0.05 for s in stays),
+              f"{name}: every row of every frame is right")
+        rungs = [s["rung"] for s in stays]
+        check(all(a != b for a, b in zip(rungs, rungs[1:])) and rungs[0] == stays[0]["rung"], f"{name}: {rungs}")
+        check({"host", "copy", "cpu"} <= set(rungs), f"{name}: the rungs that every machine has")
+        check(not errors, f"{name}: nothing to complain about: {errors.strip()[:200]}")
+    for rung in ("host", "copy", "cpu"):
+        _, r, _ = report("on-" + rung, "--frames", "2", "--rung", rung)
+        check(r["rung"] == rung and r["accuracy"]["rel_l1"] < 0.05, f"--rung {rung}")
+    if not os.path.exists("/dev/nvidiactl"):
+        code, _, errors = run(SMALL + ["--rung", "inline", "--out", folder])
+        check(code == 1 and "inline" in errors, f"no inline rung: {errors.strip()[:200]}")
+
+
+def check_surroundings():
+    _, _, errors = report("validated", "--frames", "3", environment={"TANDEM_DEMO_VALIDATE": "1"})
+    check("validation" not in errors, "the validation layer is silent")
+    _, _, errors = report("libraries", "--frames", "1", environment={"LD_DEBUG": "files"})
+    check("libvulkan" in errors and "SDL" not in errors and "tandem_window" not in errors,
+          "headless does not load SDL2")
+    nothing = {"DISPLAY": None, "WAYLAND_DISPLAY": None, "SDL_VIDEODRIVER": None}
+    _, _, errors = report("no-display", "--frames", "1", environment=nothing, base=SMALL[1:])
+    check("headless" in errors, "no display: says that it runs headless")
+    if shutil.which("xvfb-run") and os.path.exists(os.path.join(build, "tandem_window.so")):
+        out = os.path.join(folder, "window")
+        done = limits.run(["xvfb-run", "-a", "-s", "-screen 0 1280x720x24", program, "--frames", "6", "--width",
+                           "160",
+                           "--height", "90", "--out", out], capture_output=True, text=True, seconds=120,
+                          env=dict(os.environ, SDL_VIDEODRIVER="x11", TANDEM_DEMO_VALIDATE="1"))
+        check(done.returncode == 0 and "validation" not in done.stderr and "headless" not in done.stderr,
+              f"a window of six frames ({done.stderr.strip()[:300]})")
+        for option, value in (("--samples", "16"), ("--ladder", "2"), ("--dump", out)):
+            done = limits.run(["xvfb-run", "-a", program, option, value], capture_output=True, text=True, seconds=120,
+                              env=dict(os.environ, SDL_VIDEODRIVER="x11"))
+            check(done.returncode == 2 and f"{option}: only with --headless" in done.stderr, f"a window has no {option}")
+
+
+def pixels(path):
+    """An 8-bit PNG without interlacing, as an array."""
+    with open(path, "rb") as file:
+        data = file.read()
+    width, height, _, kind = struct.unpack(">IIBB", data[16:26])
+    at, body = 8, b""
+    while at < len(data):
+        length, name = struct.unpack(">I4s", data[at:at + 8])
+        body += data[at + 8:at + 8 + length] if name == b"IDAT" else b""
+        at += 12 + length
+    channels = {2: 3, 6: 4}[kind]
+    rows = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, 1 + width * channels)
+    out = np.zeros((height, width, channels), np.int32)
+    before = np.zeros((width, channels), np.int32)
+    for y, row in enumerate(rows):
+        line = row[1:].reshape(width, channels).astype(np.int32)
+        now = np.zeros((width, channels), np.int32)
+        for x in range(width):
+            left, up = now[x - 1] if x else 0, before[x]
+            corner = before[x - 1] if x else 0
+            if row[0] == 4:
+                guess = left + up - corner
+                a, b, c = np.abs(guess - left), np.abs(guess - up), np.abs(guess - corner)
+                predicted = np.where((a <= b) & (a <= c), left, np.where(b <= c, up, corner))
+            else:
+                predicted = (0, left, up, (left + up) // 2)[row[0]]
+            now[x] = (line[x] + predicted) & 255
+        out[y] = before = now
+    return out
+
+
+def press_key(number, key, title, deadline):
+    """Presses a key in the window of that title on a display of Xvfb; False if there is no such window in time."""
+    x11, xtst = ctypes.CDLL("libX11.so.6"), ctypes.CDLL("libXtst.so.6")
+    for function, result in ((x11.XOpenDisplay, ctypes.c_void_p), (x11.XKeysymToKeycode, ctypes.c_ubyte)):
+        function.restype = result
+    display = ctypes.c_void_p(x11.XOpenDisplay(f":{number}".encode()))
+    root, parent, child = ctypes.c_ulong(x11.XDefaultRootWindow(display)), ctypes.c_ulong(), ctypes.POINTER(ctypes.c_ulong)()
+    count, name, found = ctypes.c_uint(), ctypes.c_char_p(), None
+    while not found and time.monotonic() < deadline:
+        x11.XQueryTree(display, root, ctypes.byref(ctypes.c_ulong()), ctypes.byref(parent), ctypes.byref(child),
+                       ctypes.byref(count))
+        for i in range(count.value):
+            if x11.XFetchName(display, ctypes.c_ulong(child[i]), ctypes.byref(name)) and title in (name.value or b""):
+                found = ctypes.c_ulong(child[i])
+        time.sleep(0.1)
+    if found:
+        x11.XSetInputFocus(display, found, 1, ctypes.c_ulong(0))
+        code = x11.XKeysymToKeycode(display, ctypes.c_ulong(x11.XStringToKeysym(key.encode())))
+        for down in (1, 0):
+            x11.XSync(display, 0)
+            time.sleep(0.3)
+            xtst.XTestFakeKeyEvent(display, code, down, ctypes.c_ulong(0))
+        x11.XSync(display, 0)
+    x11.XCloseDisplay(display)
+    return bool(found)
+
+
+def check_window():
+    """What somebody sees who starts the demo and presses P: the input beside the result, and where the picture went."""
+    try:
+        ctypes.CDLL("libXtst.so.6"), ctypes.CDLL("libX11.so.6")
+    except OSError:
+        print("SKIP  a key in a window: libXtst is missing; on Debian: apt-get install libxtst6")
+        return
+    if not shutil.which("Xvfb") or not os.path.exists(os.path.join(build, "tandem_window.so")):
+        print("SKIP  a key in a window: there is no Xvfb, or no window was built")
+        return
+    ready, tell = os.pipe()
+    server = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-screen", "0", "1280x720x24", "-nolisten", "tcp"],
+                              pass_fds=[tell], stderr=subprocess.DEVNULL)
+    os.close(tell)
+    number = os.read(ready, 16).decode().strip()
+    demo = subprocess.Popen([program, "--width", "160", "--height", "90", "--frames", "100000", "--out", "pictures"],
+                            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=dict(os.environ, DISPLAY=f":{number}", SDL_VIDEODRIVER="x11"))
+    try:
+        deadline = time.monotonic() + 60
+        # The title has a rate once frames were shown.
+        check(press_key(number, "p", b"shown a second", deadline), "the window's title says what is shown")
+        path = os.path.join(folder, "pictures", "screenshot-001.png")
+        while not os.path.exists(path) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(2)
+    finally:
+        demo.terminate()
+        text, errors = demo.communicate(timeout=30 * limits.WALL)
+        server.terminate()
+        server.wait(timeout=30 * limits.WALL)
+    check(f"saved {os.path.realpath(path)}\n" in text, f"P says where the picture went: {text.strip()} {errors.strip()[:200]}")
+    if not os.path.exists(path):
+        return
+    picture = pixels(path)[60:400, 30:810, :3]
+    noise = np.abs(np.diff(picture.astype(int), axis=1)).mean((0, 2))
+    check(picture.shape == (340, 780, 3) and noise[:370].mean() > 2 * noise[410:].mean(),
+          f"a window begins with the input on the left, {noise[:370].mean():.2f}, and the result, {noise[410:].mean():.2f}")
+
+
+def check_command_line():
+    for arguments, words in [
+            (["--scene", "cellar"], ["--scene", "cellar", "room", "gallery"]),
+            (["--frames", "0"], ["--frames", "0"]), (["--frames", "many"], ["--frames", "many"]),
+            (["--frames", "-3"], ["--frames", "-3"]), (["--frames"], ["--frames", "value"]),
+            (["--mode", "2b"], ["--mode", "2b", "f16", "8b"]), (["--backend", "tpu"], ["--backend", "tpu", "cuda",
+                                                                                       "cpu"]),
+            (["--width", "7"], ["--width", "7"]), (["--height", "99999"], ["--height", "99999"]),
+            (["--seed", "1.5"], ["--seed", "1.5"]), (["--threads", "9999999"], ["--threads"]),
+            (["--inject", "lunch:3"], ["lunch"]), (["--inject", "render"], ["--inject", "render"]),
+            (["--inject", "render:-1"], ["-1"]), (["--inject", "error:nan"], ["nan"]), (["--frobnicate"],
+                                                                                        ["--frobnicate"]),
+            (["--rung", "sofa"], ["--rung", "sofa", "inline", "timeline", "host", "copy", "cpu"]),
+            (["--ladder", "1"], ["--ladder", "1"]),
+            (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"])]:
+        code, _, errors = run(["--headless"] + arguments)
+        check(code == 2 and errors.count("\n") == 1 and all(w in errors for w in words),
+              f"{' '.join(arguments)}: {errors.strip()}")
+    code, text, _ = run(["--help"])
+    check(code == 0 and "--headless" in text and "room, gallery" in text, "--help")
+    file = os.path.join(folder, "file")
+    open(file, "w").close()
+    for arguments in (["--out", file], ["--out", folder, "--trace", folder + "/none/t.json"]):
+        code, _, errors = run(SMALL + ["--frames", "1"] + arguments)
+        check(code == 1 and errors.count("\n") == 1, f"{arguments[-1]} cannot be written: {errors.strip()}")
+    if not os.path.exists("/dev/nvidiactl"):
+        code, _, errors = run(SMALL + ["--backend", "cuda", "--out", folder])
+        check(code == 1 and "CUDA" in errors, f"no CUDA: {errors.strip()[:200]}")
+
+
+check_command_line()
+check_files()
+check_errors_and_delays()
+check_ladder()
+check_surroundings()
+check_window()
+finish()

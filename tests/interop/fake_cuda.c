@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tests/interop/fake_cuda_parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+fake_cuda fake_cuda_driver = {.device_count = 1};
+
+pthread_mutex_t fake_objects_lock = PTHREAD_MUTEX_INITIALIZER;
+object *fake_objects;
+static int retained;
+atomic_bool fake_dead;
+atomic_int fake_broken;
+
+void fake_add(object_kind kind, void *pointer)
+{
+    object *o = __real_malloc(sizeof *o);
+
+    if (!o)
+        abort();
+    pthread_mutex_lock(&fake_objects_lock);
+    *o = (object){kind, pointer, fake_objects};
+    fake_objects = o;
+    pthread_mutex_unlock(&fake_objects_lock);
+    fake_cuda_driver.live++;
+}
+
+bool fake_take_out(object_kind kind, const void *pointer)
+{
+    object **at = &fake_objects, *found;
+
+    pthread_mutex_lock(&fake_objects_lock);
+    while (*at && ((*at)->kind != kind || (*at)->pointer != pointer))
+        at = &(*at)->next;
+    found = *at;
+    if (found)
+        *at = found->next;
+    pthread_mutex_unlock(&fake_objects_lock);
+    __real_free(found);
+    fake_cuda_driver.live -= found != NULL;
+    return found != NULL;
+}
+
+static void *first_of(object_kind kind)
+{
+    void *pointer = NULL;
+
+    pthread_mutex_lock(&fake_objects_lock);
+    for (const object *o = fake_objects; o && !pointer; o = o->next)
+        pointer = o->kind == kind ? o->pointer : NULL;
+    pthread_mutex_unlock(&fake_objects_lock);
+    return pointer;
+}
+
+/* The driver. */
+
+CALL(cuInit, unsigned flags)
+{
+    return flags ? INVALID_VALUE : TD_CU_SUCCESS;
+}
+
+CALL(cuGetErrorName, td_cu_result result, const char **name)
+{
+    *name = result == TD_CU_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == ILLEGAL_ADDRESS         ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : result == LAUNCH_FAILED           ? "CUDA_ERROR_LAUNCH_FAILED"
+                                                : "CUDA_ERROR_FAKE";
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDriverGetVersion, int *version)
+{
+    *version = 12000;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetCount, int *count)
+{
+    *count = fake_cuda_driver.device_count;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGet, td_cu_ordinal *ordinal, int i)
+{
+    *ordinal = i;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetName, char *name, int bytes, td_cu_ordinal ordinal)
+{
+    snprintf(name, (size_t)bytes, "fake CUDA device %d", ordinal);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetUuid, td_cu_uuid *uuid, td_cu_ordinal ordinal)
+{
+    memcpy(uuid->bytes, fake_cuda_driver.uuids[ordinal], sizeof uuid->bytes);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetUuid_v2, td_cu_uuid *uuid, td_cu_ordinal ordinal)
+{
+    return fake_cuDeviceGetUuid(uuid, ordinal);
+}
+
+CALL(cuDeviceGetAttribute, int *value, int attribute, td_cu_ordinal ordinal)
+{
+    (void)ordinal;
+    switch (attribute) {
+    case TD_CU_ATTRIBUTE_MULTIPROCESSORS: *value = fake_cuda_driver.multiprocessors ? fake_cuda_driver.multiprocessors : 4; break;
+    case TD_CU_ATTRIBUTE_MAJOR: *value = 9; break;
+    case TD_CU_ATTRIBUTE_MINOR: *value = 0; break;
+    case TD_CU_ATTRIBUTE_SHARED_OPTIN: *value = SHARED_BYTES; break;
+    case TD_CU_ATTRIBUTE_TIMELINES: *value = fake_cuda_driver.vulkan != NULL; break;
+    default: return INVALID_VALUE;
+    }
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceTotalMem, size_t *bytes, td_cu_ordinal ordinal)
+{
+    (void)ordinal;
+    *bytes = (size_t)1 << 30;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDevicePrimaryCtxRetain, td_cu_context *context, td_cu_ordinal ordinal)
+{
+    static int one;
+
+    *context = (td_cu_context)(void *)&one;
+    fake_cuda_driver.retained_ordinal = ordinal;
+    fake_cuda_driver.live++;
+    pthread_mutex_lock(&fake_objects_lock);
+    if (!retained++) {
+        atomic_store(&fake_dead, false);
+        atomic_store(&fake_broken, 0);
+    }
+    pthread_mutex_unlock(&fake_objects_lock);
+    return TD_CU_SUCCESS;
+}
+
+static void end_object(object_kind kind, void *pointer)
+{
+    if (kind == OBJECT_STREAM)
+        fake_end_stream(pointer);
+    if (kind == OBJECT_IMPORT)
+        __real_free(((td_cu_external_memory)pointer)->bytes);
+    if (kind != OBJECT_STREAM && kind != OBJECT_NAME)
+        __real_free(pointer);
+}
+
+CALL(cuDevicePrimaryCtxRelease, td_cu_ordinal ordinal)
+{
+    bool last;
+
+    (void)ordinal;
+    fake_cuda_driver.live--;
+    pthread_mutex_lock(&fake_objects_lock);
+    last = --retained == 0;
+    pthread_mutex_unlock(&fake_objects_lock);
+    for (object_kind kind = OBJECT_STREAM + 1; last && kind-- > OBJECT_MEMORY;) /* streams first: they use memory */
+        for (void *pointer; (pointer = first_of(kind));) {
+            fake_take_out(kind, pointer); /* so that it does not die as well meanwhile */
+            end_object(kind, pointer);
+            fake_cuda_driver.abandoned++;
+        }
+    while (last && fake_objects) {
+        fake_take_out(fake_objects->kind, fake_objects->pointer);
+        fake_cuda_driver.abandoned++;
+    }
+    return TD_CU_SUCCESS;
+}
+
+_Thread_local int fake_depth;
+
+CALL(cuCtxPushCurrent, td_cu_context context)
+{
+    fake_depth++;
+    return context ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuCtxPopCurrent, td_cu_context *context)
+{
+    *context = NULL;
+    return fake_depth-- > 0 ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+static td_cu_result allocate(void **out, size_t bytes)
+{
+    if (fake_depth <= 0)
+        return 201; /* INVALID_CONTEXT */
+    *out = __real_aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!*out)
+        return TD_CU_ERROR_OUT_OF_MEMORY;
+    memset(*out, 0xa5, bytes);
+    fake_add(OBJECT_MEMORY, *out);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemAlloc, td_cu_pointer *pointer, size_t bytes)
+{
+    void *host = NULL;
+    td_cu_result result = allocate(&host, bytes);
+
+    *pointer = (uintptr_t)host;
+    return result;
+}
+
+/* Mappings of imports are freed by the same call. */
+CALL(cuMemFree, td_cu_pointer pointer)
+{
+    td_cu_external_memory mapped = NULL;
+
+    pthread_mutex_lock(&fake_objects_lock);
+    for (object *o = fake_objects; o && !mapped; o = o->next) {
+        td_cu_external_memory m = o->pointer;
+
+        if (o->kind == OBJECT_IMPORT && m->mapped && pointer >= (uintptr_t)m->bytes &&
+            pointer < (uintptr_t)m->bytes + m->size)
+            mapped = m;
+    }
+    if (mapped)
+        mapped->mapped = 0;
+    pthread_mutex_unlock(&fake_objects_lock);
+    if (mapped)
+        return TD_CU_SUCCESS;
+    if (!fake_take_out(OBJECT_MEMORY, (void *)(uintptr_t)pointer))
+        return INVALID_VALUE;
+    __real_free((void *)(uintptr_t)pointer);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemHostAlloc, void **host, size_t bytes, unsigned flags)
+{
+    return flags & TD_CU_HOST_MAPPED ? allocate(host, bytes) : INVALID_VALUE;
+}
+
+CALL(cuMemFreeHost, void *host)
+{
+    if (!fake_take_out(OBJECT_MEMORY, host))
+        return INVALID_VALUE;
+    __real_free(host);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemHostRegister, void *host, size_t bytes, unsigned flags)
+{
+    (void)bytes;
+    if (!host || !flags)
+        return INVALID_VALUE;
+    fake_add(OBJECT_NAME, host);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemHostUnregister, void *host)
+{
+    return fake_take_out(OBJECT_NAME, host) ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuMemHostGetDevicePointer, td_cu_pointer *pointer, void *host, unsigned flags)
+{
+    *pointer = (uintptr_t)host;
+    return flags ? INVALID_VALUE : TD_CU_SUCCESS;
+}
+
+CALL(cuMemcpyHtoD, td_cu_pointer to, const void *from, size_t bytes)
+{
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemcpyDtoH, void *to, td_cu_pointer from, size_t bytes)
+{
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return TD_CU_SUCCESS;
+}
+
+static int copy_within(uint64_t to, uint64_t from, size_t bytes)
+{
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return TD_CU_SUCCESS;
+}
+
+static int fill_words(uint64_t at, unsigned word, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ((unsigned *)(uintptr_t)at)[i] = word;
+    return TD_CU_SUCCESS;
+}
+
+static int synchronize(void)
+{
+    return TD_CU_SUCCESS;
+}
+
+void *fake_cuda_of_benches(const char *symbol)
+{
+    return !strcmp(symbol, "cuMemcpyDtoD_v2")    ? (void *)copy_within
+           : !strcmp(symbol, "cuMemsetD32_v2")   ? (void *)fill_words
+           : !strcmp(symbol, "cuCtxSynchronize") ? (void *)synchronize
+                                                 : NULL;
+}
+
+CALL(cuImportExternalMemory, td_cu_external_memory *out, const td_cu_memory_handle *handle)
+{
+    td_cu_external_memory m;
+
+    if (handle->type != TD_CU_MEMORY_OPAQUE_FD || !handle->size)
+        return INVALID_VALUE;
+    m = __real_calloc(1, sizeof *m);
+    m->size = handle->size;
+    m->bytes = __real_aligned_alloc(4096, (handle->size + 4095) & ~4095ull);
+    __real_close(handle->handle.fd); /* the driver's now */
+    fake_add(OBJECT_IMPORT, m);
+    *out = m;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuExternalMemoryGetMappedBuffer, td_cu_pointer *pointer, td_cu_external_memory m, const td_cu_memory_buffer *range)
+{
+    if (range->offset + range->size > m->size)
+        return INVALID_VALUE;
+    *pointer = (uintptr_t)m->bytes + range->offset;
+    m->mapped = 1;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDestroyExternalMemory, td_cu_external_memory m)
+{
+    if (m->mapped || !fake_take_out(OBJECT_IMPORT, m))
+        return INVALID_VALUE; /* leaves it, as a driver may */
+    end_object(OBJECT_IMPORT, m);
+    return TD_CU_SUCCESS;
+}
+
+int fake_cuda_semaphore_fd(VkSemaphore semaphore)
+{
+    int fd = __real_memfd_create("fake semaphore", MFD_CLOEXEC);
+
+    if (fd >= 0 && write(fd, &semaphore, sizeof semaphore) != (ssize_t)sizeof semaphore) {
+        __real_close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+CALL(cuImportExternalSemaphore, td_cu_external_semaphore *out, const td_cu_semaphore_handle *handle)
+{
+    td_cu_external_semaphore s;
+
+    if (handle->type != TD_CU_SEMAPHORE_TIMELINE_FD)
+        return INVALID_VALUE;
+    s = __real_calloc(1, sizeof *s);
+    if (pread(handle->handle.fd, &s->semaphore, sizeof s->semaphore, 0) != (ssize_t)sizeof s->semaphore) {
+        __real_free(s);
+        return INVALID_VALUE;
+    }
+    __real_close(handle->handle.fd);
+    fake_add(OBJECT_SEMAPHORE, s);
+    *out = s;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDestroyExternalSemaphore, td_cu_external_semaphore semaphore)
+{
+    if (!fake_take_out(OBJECT_SEMAPHORE, semaphore))
+        return INVALID_VALUE;
+    __real_free(semaphore);
+    return TD_CU_SUCCESS;
+}
+
+/* 128 bytes that begin with the address, and the sizes behind it. */
+CALL(cuTensorMapEncodeTiled, void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides,
+     const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    uint64_t encoded[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], (uint64_t)box[1] << 32 | box[0], (uint64_t)type};
+
+    if ((uintptr_t)map % 64 || (type != TD_CU_MAP_F16 && type != TD_CU_MAP_BF16) || rank != 2 || !address ||
+        (uintptr_t)address % 16 || !sizes[0] || !sizes[1] || strides[0] % 16 || box[0] != 64 || !box[1] || box[1] > 256 ||
+        steps[0] != 1 || steps[1] != 1 || interleave || swizzle != TD_CU_MAP_SWIZZLE_128 || promotion > 3 || fill)
+        return INVALID_VALUE;
+    memcpy(map, encoded, sizeof encoded);
+    return TD_CU_SUCCESS;
+}
+
+const td_cu_table *fake_cuda_table(void)
+{
+#define ENTRY(kind, name, symbol, parameters) .name = fake_##name,
+    static const td_cu_table table = {TD_CU_FUNCTIONS(ENTRY, ENTRY)};
+#undef ENTRY
+
+    return &table;
+}

@@ -1,0 +1,120 @@
+/* The plans of a language model for GPUs, on emulated ones, against the CPU's: a small one of
+ * Llama's architecture with made-up weights.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/kernels/emu_modules.h"
+#include "tests/kernels/llama_file.h"
+#include "tests/kernels/llama_util.h"
+
+enum { PROMPT = 21, TOKENS = PROMPT + 3, SLOTS = 2 };
+
+static void run_emulated(lu_instance *it, const void *uniforms, float *logits)
+{
+    const td_plan *plan = it->program->plan;
+    void *scratch = lu_memory(plan->scratch_bytes);
+    const uint64_t views[] = {(uintptr_t)it->model->weights, (uintptr_t)it->state,
+                              (uintptr_t)uniforms, (uintptr_t)logits};
+
+    for (uint32_t i = 0; i < plan->record_count; i++)
+        em_launch_record(it->user, &plan->records[i], views, (uintptr_t)scratch, i);
+    free(scratch);
+}
+
+/* A prompt in two parts, then token after token, in the second slot with one sequence of padding
+ * before it: logits [TOKENS][words]. */
+static void compute(lu_instance *it, float *logits)
+{
+    static const uint32_t parts[] = {PROMPT - 4, 4, 1, 1, 1};
+    const uint32_t words = it->model->llama.sizes.words;
+    uint32_t done = 0;
+
+    for (size_t part = 0; part < sizeof parts / sizeof *parts; done += parts[part++]) {
+        const uint32_t n = parts[part];
+        int32_t ids[SLOTS * PROMPT], positions[SLOTS * PROMPT], rows[PROMPT];
+
+        for (uint32_t i = 0; i < n; i++) {
+            ids[i] = 0;
+            positions[i] = -1;
+            ids[n + i] = (int32_t)((done + i) * 37 % words);
+            positions[n + i] = (int32_t)(done + i);
+            rows[i] = (int32_t)(n + i);
+        }
+        lu_compute(it, (const uint32_t[]){SLOTS, n, n}, ids, positions, rows,
+                   logits + done * words);
+    }
+}
+
+static void check_on(em_module *gpu, const lu_model *model, const float *expected)
+{
+    const uint32_t words = model->llama.sizes.words;
+    float *logits = lu_memory((uint64_t)TOKENS * words * sizeof *logits);
+    td_target target = td_target_for_sm(gpu->sm);
+    double worst = 0;
+
+    target.twin = true;
+    lu_instance it = lu_begin(model, target, run_emulated, gpu);
+    compute(&it, logits);
+    for (uint32_t i = 0; i < TOKENS * words; i++)
+        worst = fmax(worst, fabs((double)logits[i] - (double)expected[i]));
+    print_message("sm_%u: off by %.4f at most\n", (unsigned)gpu->sm, worst);
+    assert_true(worst <= 0.02); /* of logits of about 1, for operands that are rounded to fp16 */
+    lu_end(&it);
+    free(logits);
+}
+
+/* With sanitizers, which are slow, one GPU stands for all. */
+static void check(uint32_t dtype, uint32_t value_dtype)
+{
+    const lf_shape shape = {.layers = 2,
+                            .dim = 256,
+                            .hidden = 512,
+                            .heads = 8,
+                            .kv_heads = 2,
+                            .head_dim = 64,
+                            .rotated_channels = 64,
+                            .words = 160,
+                            .context = 80,
+                            .dtype = dtype,
+                            .value_dtype = value_dtype};
+    const bool quick = getenv("TANDEM_SANITIZED") != NULL;
+    uint64_t bytes;
+    void *file = lf_make(&shape, NULL, &bytes);
+    lu_model model = lu_open(NULL, file, bytes, SLOTS, 0);
+    lu_instance cpu = lu_begin(&model, td_target_for_sm(0), lu_run_cpu, NULL);
+    float *expected = lu_memory((uint64_t)TOKENS * shape.words * sizeof *expected);
+
+    compute(&cpu, expected);
+    for (int i = 0; i < EM_MODULES; i++)
+        if (!quick || em_modules[i].sm == 90)
+            check_on(&em_modules[i], &model, expected);
+    free(expected);
+    lu_end(&cpu);
+    lu_close(&model);
+    free(file);
+}
+
+static void test_alike(void **state)
+{
+    (void)state;
+    check(TANDEM_DTYPE_Q4_1, 0);
+}
+
+static void test_values_apart(void **state)
+{
+    (void)state;
+    check(TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alike),
+                                       cmocka_unit_test(test_values_apart)};
+
+    if (!em_open_all(TD_EMU_FOLDER))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

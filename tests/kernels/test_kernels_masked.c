@@ -1,0 +1,332 @@
+/* Attention with lengths of keys, a bias and positions of rows, against float64: on the CPU in each instruction set, and the CUDA kernels on the
+ * emulator; in parts with the bits of the whole.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/attention/attention.h"
+#include "kernels/cpu/cpu.h"
+#include "tests/kernels/kernels_util.h"
+
+/* A bias of -inf for every seventh key, and all keys of row 1. */
+static void fill_bias(tu_tensor *bias, uint64_t seed)
+{
+    tu_fill_normal(bias, seed, 0);
+    for (uint32_t b = 0; b < bias->batch; b++)
+        for (uint32_t h = 0; h < bias->heads; h++)
+            for (uint32_t r = 0; r < bias->rows; r++)
+                for (uint32_t c = 0; c < bias->dim; c++)
+                    if (c % 7 == 3 || r == 1)
+                        tu_set(bias, b, h, r, c, -INFINITY);
+}
+
+typedef struct shape {
+    uint32_t batch, heads, kv_heads, q_len, kv_len, head_dim, dtype;
+} shape;
+
+/* Keys of a batch from row `from` on. */
+static void spoil(tu_tensor *k, tu_tensor *v, uint32_t b, uint32_t from)
+{
+    for (uint32_t r = from; r < k->rows; r++)
+        for (uint32_t h = 0; h < k->heads; h++) {
+            tu_set(k, b, h, r, r % k->dim, NAN);
+            tu_set(v, b, h, r, r % k->dim, r % 2 ? NAN : INFINITY);
+        }
+}
+
+/* In any order, with some below 0; some are beyond all keys, or no row attends to the latter half of them. */
+static tu_tensor make_positions(const shape *s, tu_tensor *k, tu_tensor *v, uint32_t n)
+{
+    const bool half = n % 2 && s->kv_len > 1;
+    const uint32_t seen = half ? s->kv_len / 2 : s->kv_len;
+    tu_tensor position = tu_tensor_new(TANDEM_DTYPE_I32, (tu_layout)(n / 2 % 4), s->batch, 1, s->q_len, 1);
+    for (uint32_t b = 0; b < s->batch; b++) {
+        for (uint32_t r = 0; r < s->q_len; r++)
+            tu_set(&position, b, 0, r, 0,
+                   r % 11 == 5             ? INT32_MIN
+                   : r % 11 == 7 && !half  ? INT32_MAX
+                                           : (double)((s->kv_len / 3 + b + 7 * r) % (seen + !half)) - (r % 3 == 1));
+        spoil(k, v, b, seen);
+    }
+    return position;
+}
+
+/* Keys that do not count are NaN. n % 3: a length, a bias, both; n / 3 % 3: a causal mask, or positions. */
+static ku_case make(shape s, uint32_t n)
+{
+    const double lengths[] = {s.kv_len, (s.kv_len + 1) / 2, 0, -3, 1, INT32_MAX};
+    ku_case it = {.operation = &td_operation_attention,
+                  .op.attention = {.batch = s.batch, .heads = s.heads, .kv_heads = s.kv_heads, .q_len = s.q_len, .kv_len = s.kv_len,
+                                   .head_dim = s.head_dim, .causal = n / 3 % 3 == 1, .scale = n % 5 ? 0 : 0.5f}};
+    const tu_layout layout = (tu_layout)(n % 4);
+    tu_tensor q = tu_tensor_new(s.dtype, layout, s.batch, s.heads, s.q_len, s.head_dim);
+    tu_tensor k = tu_tensor_new(s.dtype, layout, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+    tu_tensor v = tu_tensor_new(s.dtype, layout, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+    tu_fill_normal(&q, 3 * n, 0);
+    tu_fill_normal(&k, 3 * n + 1, 0.5);
+    tu_fill_normal(&v, 3 * n + 2, 0.1);
+    if (n % 3 != 1) {
+        tu_tensor length = tu_tensor_new(TANDEM_DTYPE_I32, TU_GAPS, s.batch, 1, 1, 1);
+        for (uint32_t b = 0; b < s.batch; b++) {
+            const double count = lengths[(n / 3 + b) % 6];
+            tu_set(&length, b, 0, 0, 0, count);
+            spoil(&k, &v, b, (uint32_t)fmin(fmax(count, 0), s.kv_len));
+        }
+        ku_put(&it, TD_VIEW_LENGTH, length);
+    }
+    if (n % 3) {
+        const bool one_head = n % 2, one_row = n % 4 == 2;
+        tu_tensor bias = tu_tensor_new(1 + n / 2 % 3, TU_GAPS, s.batch, one_head ? 1 : s.heads, one_row ? 1 : s.q_len, s.kv_len);
+        fill_bias(&bias, n);
+        ku_put(&it, TD_VIEW_BIAS, bias);
+        it.op.attention.bias.stride_head *= !one_head;
+        it.op.attention.bias.stride_row *= !one_row;
+    }
+    if (n / 3 % 3 == 2)
+        ku_put(&it, TD_VIEW_POSITION, make_positions(&s, &k, &v, n));
+    ku_put(&it, TD_VIEW_Q, q);
+    ku_put(&it, TD_VIEW_K, k);
+    ku_put(&it, TD_VIEW_V, v);
+    ku_put(&it, TD_VIEW_O, tu_tensor_new(1 + n % 3, layout, s.batch, s.heads, s.q_len, s.head_dim));
+    if (n % 4)
+        ku_put(&it, TD_VIEW_LSE, tu_tensor_new(TANDEM_DTYPE_F32, TU_GAPS, s.batch, s.heads, s.q_len, 1));
+    return it;
+}
+
+/* Row r of head h: whether it attends to key j, and with which score. */
+static bool score_of(const ku_case *it, uint32_t b, uint32_t h, uint32_t r, uint32_t j, double *score)
+{
+    const tandem_attention *op = &it->op.attention;
+    const tu_tensor *length = &it->tensors[TD_VIEW_LENGTH], *bias = &it->tensors[TD_VIEW_BIAS];
+    const tu_tensor *position = &it->tensors[TD_VIEW_POSITION];
+    double sum = 0, more = 0;
+    if (length->data && j >= tu_get(length, b, 0, 0, 0))
+        return false;
+    if (op->causal && (int64_t)j > (int64_t)r + op->kv_len - op->q_len)
+        return false;
+    if (position->data && j > tu_get(position, b, 0, r, 0))
+        return false;
+    if (bias->data)
+        more = tu_get(bias, b, h % bias->heads, r % bias->rows, j);
+    for (uint32_t c = 0; c < op->head_dim; c++)
+        sum += tu_get(&it->tensors[TD_VIEW_Q], b, h, r, c) * tu_get(&it->tensors[TD_VIEW_K], b, h / (op->heads / op->kv_heads), j, c);
+    *score = sum * (op->scale != 0 ? (double)op->scale : 1 / sqrt(op->head_dim)) + more;
+    return more != -INFINITY;
+}
+
+/* P and O are rounded to the tensors' type, sums to float32. */
+static void check_values(const ku_case *it)
+{
+    const tandem_attention *op = &it->op.attention;
+    const double last = op->o.dtype == TANDEM_DTYPE_F32 ? 0 : op->o.dtype == TANDEM_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    const double off = (op->q.dtype == TANDEM_DTYPE_BF16 ? 0x1p-8 : 0x1p-11) + last + op->kv_len * 0x1p-23 + 0x1p-15;
+    double *o = malloc(2 * op->head_dim * sizeof *o), *size = o + op->head_dim;
+    assert_non_null(o);
+    for (uint32_t row = 0; row < op->batch * op->heads * op->q_len; row++) {
+        const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
+        double l = 0, score;
+        memset(o, 0, 2 * op->head_dim * sizeof *o);
+        for (uint32_t j = 0; j < op->kv_len; j++) {
+            if (!score_of(it, b, h, r, j, &score))
+                continue;
+            l += exp(score);
+            for (uint32_t c = 0; c < op->head_dim; c++) {
+                const double x = tu_get(&it->tensors[TD_VIEW_V], b, h / (op->heads / op->kv_heads), j, c);
+                o[c] += exp(score) * x;
+                size[c] += exp(score) * fabs(x);
+            }
+        }
+        for (uint32_t c = 0; c < op->head_dim; c++) {
+            const double got = tu_get(&it->tensors[TD_VIEW_O], b, h, r, c);
+            assert_true(l == 0 ? got == 0 : l != l ? got != got : fabs(got - o[c] / l) <= off * size[c] / l + 0x1p-24);
+        }
+        if (it->tensors[TD_VIEW_LSE].data) {
+            const double got = tu_get(&it->tensors[TD_VIEW_LSE], b, h, r, 0);
+            assert_true(l == 0 ? got == -INFINITY : l != l ? got != got : fabs(got - log(l)) <= 1e-4);
+        }
+    }
+    free(o);
+    assert_int_equal(tu_spoilt(&it->tensors[TD_VIEW_O]), 0);
+    assert_true(!it->tensors[TD_VIEW_LSE].data || !tu_spoilt(&it->tensors[TD_VIEW_LSE]));
+}
+
+/* Runs it in each way a device has, whose bits are the same there. */
+static void try_on(ku_case *it, em_module *on, td_target target, uint32_t n)
+{
+    const tu_tensor *o = &it->tensors[TD_VIEW_O];
+    unsigned char *whole = malloc(o->bytes);
+    assert_non_null(whole);
+    ku_run_on(it, on, target, 1);
+    check_values(it);
+    memcpy(whole, o->data, o->bytes);
+    ku_run_on(it, on, target, 2 + n % 7);
+    assert_memory_equal(o->data, whole, o->bytes);
+    ku_run_elsewhere(it, on, target, n); /* where other kernels may have it, which add in another order */
+    check_values(it);
+    target.commit = true;
+    ku_run_on(it, on, target, 1);
+    assert_memory_equal(o->data, whole, o->bytes);
+    free(whole);
+}
+
+static void try_everywhere(ku_case *it, uint32_t n)
+{
+    static const char *const sets[] = {"c", "avx2", "avx512"};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (td_cpu_isa_force(sets[i]))
+            try_on(it, NULL, td_target_for_sm(0), n);
+    td_cpu_isa_force(NULL);
+    for (size_t m = 0; m < EM_MODULES && it->op.attention.q.dtype != TANDEM_DTYPE_F32; m++) {
+        td_target target = td_target_for_sm(em_modules[m].sm);
+        target.multiprocessors = n % 2 ? 132 : 1; /* blocks of 64 rows, or of 16 where those leave multiprocessors idle */
+        try_on(it, &em_modules[m], target, n);
+        target.multiprocessors = n % 2 ? 1 : 132;
+        ku_run_on(it, &em_modules[m], target, 1);
+        check_values(it);
+    }
+}
+
+static void test_shapes(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256}, lengths[] = {1, 63, 64, 65, 100, 17, 130};
+    (void)state;
+    for (uint32_t n = 0; n < 42; n++) {
+        const uint32_t kv_heads = 1 + n % 2, dtype = n / 6 % 5 == 4 ? TANDEM_DTYPE_F32 : 1 + (n + n / 6) % 2;
+        const uint32_t heads = kv_heads * (1 + n / 2 % 2), q_len = lengths[n % 7], kv_len = lengths[(3 * n + 2) % 7];
+        ku_case it = make((shape){1 + n % 3, heads, kv_heads, q_len, kv_len, dims[n % 6], dtype}, n);
+        try_everywhere(&it, n);
+        ku_free(&it);
+    }
+}
+
+/* Lengths around those of tiles and steps, in blocks of 16 rows, and of 64 as where those are many. */
+static void test_tiles(void **state)
+{
+    static const uint32_t lengths[] = {1, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 300};
+    (void)state;
+    for (uint32_t n = 0; n < 24; n++) {
+        const uint32_t q_len = lengths[n % 12], kv_len = lengths[(5 * n + 9) % 12];
+        ku_case it = make((shape){1 + n % 2, 2, 1 + n / 2 % 2, q_len, kv_len, 32 + n / 2 % 4 * 32, 1 + n / 8 % 2}, 4 * n + n % 2);
+        for (size_t m = 0; m < EM_MODULES; m++) {
+            td_target target = td_target_for_sm(em_modules[m].sm);
+            ku_run_on(&it, &em_modules[m], target, 1);
+            check_values(&it);
+            target.multiprocessors = 1;
+            ku_run_on(&it, &em_modules[m], target, 1);
+            check_values(&it);
+        }
+        ku_free(&it);
+    }
+}
+
+/* Rows in parts, too. */
+static void test_long(void **state)
+{
+    (void)state;
+    for (uint32_t n = 3; n < 9; n++) { /* with a causal mask, with positions */
+        ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16}, n);
+        try_on(&it, NULL, td_target_for_sm(0), 5);
+        if (n % 3 == 0)
+            try_on(&it, &em_modules[2], td_target_for_sm(em_modules[2].sm), 5);
+        ku_free(&it);
+    }
+}
+
+/* Of a case with one element, of row 20 of batch 0 and the first head of Q, K or V, that is not finite: those rows are NaN that
+ * attend to it, and no others. */
+static void check_not_finite(const ku_case *it, uint32_t view)
+{
+    const tandem_attention *op = &it->op.attention;
+    for (uint32_t row = 0; row < op->batch * op->heads * op->q_len; row++) {
+        const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
+        bool bad = false;
+        double score;
+        for (uint32_t j = 0; j < op->kv_len && view == TD_VIEW_Q; j++)
+            bad = bad || (b == 0 && h == 0 && r == 20 && score_of(it, b, h, r, j, &score));
+        if (view != TD_VIEW_Q)
+            bad = b == 0 && score_of(it, b, h, r, 20, &score);
+        for (uint32_t c = 0; c < op->head_dim; c++)
+            assert_true((bool)isnan(tu_get(&it->tensors[TD_VIEW_O], b, h, r, c)) == bad);
+        if (it->tensors[TD_VIEW_LSE].data)
+            assert_true((bool)isnan(tu_get(&it->tensors[TD_VIEW_LSE], b, h, r, 0)) == bad);
+    }
+}
+
+static void test_not_finite(void **state)
+{
+    static const double what[] = {NAN, INFINITY, -INFINITY};
+    (void)state;
+    for (uint32_t n = 0; n < 27; n++) {
+        const uint32_t view = (n / 3 + n / 9) % 3;
+        ku_case it = make((shape){2, 2, 1, 70, 90, 64, 1 + n % 2}, n);
+        tu_set(&it.tensors[view], 0, 0, 20, 5, what[n % 3]);
+        for (size_t m = 0; m < EM_MODULES; m++) {
+            td_target target = td_target_for_sm(em_modules[m].sm);
+            target.multiprocessors = n % 4 < 2 ? 1 : 132;
+            ku_run_on(&it, &em_modules[m], target, 1);
+            check_not_finite(&it, view);
+        }
+        ku_run_on(&it, NULL, td_target_for_sm(0), 1);
+        check_not_finite(&it, view);
+        ku_free(&it);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    ku_case it = make((shape){2, 2, 1, 70, 90, 64, TANDEM_DTYPE_F16}, 5);
+    char why[300];
+    td_plan plan = {0};
+    (void)state;
+#define REFUSES(status, text, ...)                                                            \
+    do {                                                                                      \
+        tandem_operands op = it.op;                                                           \
+        tandem_attention *a = &op.attention;                                                  \
+        __VA_ARGS__;                                                                          \
+        assert_int_equal(td_operation_attention.check(&op, why, sizeof why), status);         \
+        assert_non_null(strstr(why, text));                                                   \
+    } while (0)
+    REFUSES(TANDEM_ERROR_ARG, "attention.length.dtype is 3; it must be 6 (i32)", a->length.dtype = TANDEM_DTYPE_F32);
+    REFUSES(TANDEM_ERROR_ARG, "attention.bias.dtype is 6", a->bias.dtype = TANDEM_DTYPE_I32);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.precision is 2; with length, bias or position", a->precision = TANDEM_PRECISION_8B);
+    REFUSES(TANDEM_ERROR_ARG, "attention.position.dtype is 3; it must be 6 (i32)", a->position.dtype = TANDEM_DTYPE_F32);
+    REFUSES(TANDEM_ERROR_ARG, "attention.causal is 1; with position it must be 0", a->position.dtype = TANDEM_DTYPE_I32,
+            a->position.stride_batch = 70, a->position.stride_row = 1);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length, bias or position", a->smooth = TANDEM_SMOOTH_K);
+    it.op.attention.k.dtype = TANDEM_DTYPE_BF16;
+    assert_int_equal(td_operation_attention.check(&it.op, why, sizeof why), TANDEM_OK);
+    td_target target = td_target_for_sm(90);
+    target.twin = true;
+    assert_int_equal(td_operation_attention.plan(&it.op, &target, &plan, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "attention.k.dtype is 2; with length, bias or position, on a GPU, q, k and v must all be 1 (f16) or all 2"));
+    td_plan_free(&plan);
+    ku_free(&it);
+}
+
+/* Each kernel was among them. */
+static void test_every_entry_was_run(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < EM_MODULES; m++)
+        for (size_t i = 0; i < em_modules[m].entry_count; i++)
+            if (!strncmp(em_modules[m].entries[i], "attn_masked", strlen("attn_masked")) && !em_modules[m].was_run[i])
+                fail_msg("sm_%u: %s was not run", em_modules[m].sm, em_modules[m].entries[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),     cmocka_unit_test(test_tiles),
+                                       cmocka_unit_test(test_long),       cmocka_unit_test(test_not_finite),
+                                       cmocka_unit_test(test_refusals),   cmocka_unit_test(test_every_entry_was_run)};
+    if (!em_open_all(TD_EMU_FOLDER))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,42 @@
+/* Today's headers have all that the first ones had, where it was, and nothing that could be lost at a struct's end.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <tandem/plugin.h>
+
+#include "tests/plugin/abi/layout.inc"
+
+/* A field that comes after the last one makes the struct longer: there is no padding that it would fit into. */
+#define LAST(type, member) \
+    _Static_assert(offsetof(type, member) + sizeof(((type *)0)->member) == sizeof(type), #type " ends behind " #member)
+
+LAST(tandem_point, value);
+LAST(tandem_view, stride_row);
+LAST(tandem_attention, position);
+LAST(tandem_norm, reserved);
+LAST(tandem_linear, reserved);
+LAST(tandem_embed, reserved);
+LAST(tandem_binary, reserved);
+LAST(tandem_pool, reserved);
+LAST(tandem_scatter, reserved);
+LAST(tandem_run, reserved);
+LAST(tandem_operands, reserved);
+LAST(tandem_job, op);
+LAST(tandem_job_report, end_ns);
+LAST(tandem_session_desc, tuning_bytes);
+LAST(tandem_info, tuning_reason);
+LAST(tandem_mem_desc, reserved);
+LAST(tandem_timeline_desc, vulkan_semaphore);
+LAST(tandem_model_desc, context);
+LAST(tandem_network, state_bytes);
+LAST(tandem_network_number, name);
+LAST(tandem_network_tensor, name);
+LAST(tandem_instance_desc, reserved);
+LAST(tandem_prepared, uniform_bytes);
+LAST(tandem_vulkan, user);
+LAST(tandem_requirement, reserved);
+LAST(tandem_mem_vulkan, bytes);
+LAST(tandem_pack, view);
+LAST(tandem_pack_image, tensor);
+LAST(tandem_api, model_create);
+_Static_assert(sizeof(tandem_operands) == 1024, "operations to come have room in a job, and nothing comes behind them");

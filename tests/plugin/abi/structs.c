@@ -1,0 +1,436 @@
+/* Structs that are shorter than ours, as of a game that was built before, and longer ones, as of one that was built after.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stddef.h>
+
+#include "tandem/plugin.h"
+#include "tests/plugin/abi/rig.h"
+#include "tests/interop/vk_util.h"
+
+#define WAIT_NS 20000000000u
+enum { MORE = 64, UNTOUCHED = 0xaa };
+
+static char why[600]; /* of the last call that failed */
+
+static tandem_status tell(tandem_session *s, tandem_status status)
+{
+    if (status != TANDEM_OK)
+        assert_int_equal(tandem_error_text(s, why, sizeof why), TANDEM_OK);
+    return status;
+}
+
+/* --- Structs that go in --- */
+
+/* As a caller has it whose sizeof is `bytes`; AddressSanitizer sees what is read beyond it. */
+static void *resized(const void *ours, size_t own_bytes, uint32_t bytes)
+{
+    char *made = calloc(1, bytes);
+
+    assert_non_null(made);
+    memcpy(made, ours, own_bytes < bytes ? own_bytes : bytes);
+    memcpy(made, &bytes, sizeof bytes);
+    return made;
+}
+
+typedef tandem_status (*call_with)(tandem_session *s, const void *given);
+
+/* What is not known of a longer one is 0, or said. */
+static void longer(tandem_session *s, const char *name, const void *ours, size_t own_bytes, call_with call,
+                   tandem_status as_ours)
+{
+    static const uint32_t places[] = {0, 13, MORE - 1};
+    const uint32_t bytes = (uint32_t)own_bytes + MORE;
+    char *given = resized(ours, own_bytes, bytes), says[200];
+
+    assert_int_equal(call(s, ours), as_ours);
+    assert_int_equal(call(s, given), as_ours);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const size_t at = own_bytes + places[i];
+
+        given[at] = 5;
+        assert_int_equal(call(s, given), TANDEM_ERROR_UNSUPPORTED);
+        snprintf(says, sizeof says,
+                 "%s.struct_bytes is %u, of which this library knows %zu, but the byte at offset %zu is 5, not 0", name, bytes,
+                 own_bytes, at);
+        if (!strstr(why, says))
+            fail_msg("'%s' does not say '%s'", why, says);
+        given[at] = 0;
+    }
+    free(given);
+}
+
+/* A shorter one has what it needs in its first `bytes`. */
+static void shorter(tandem_session *s, const void *ours, size_t own_bytes, uint32_t bytes, call_with call,
+                    tandem_status wanted)
+{
+    void *given = resized(ours, own_bytes, bytes);
+
+    assert_true(bytes < own_bytes);
+    assert_int_equal(call(s, given), wanted);
+    free(given);
+}
+
+static tandem_status create_session(tandem_session *s, const void *given)
+{
+    tandem_session *made = NULL;
+    const tandem_status status = tell(NULL, tandem_session_create(given, &made));
+
+    (void)s;
+    assert_int_equal(status == TANDEM_OK, made != NULL);
+    if (made)
+        tandem_session_destroy(&made);
+    return status;
+}
+
+static tandem_status create_mem(tandem_session *s, const void *given)
+{
+    tandem_mem mem;
+    const tandem_status status = tell(s, tandem_mem_create(s, given, &mem));
+
+    if (status == TANDEM_OK)
+        assert_int_equal(tandem_mem_destroy(s, mem), TANDEM_OK);
+    return status;
+}
+
+static tandem_status create_timeline(tandem_session *s, const void *given)
+{
+    tandem_timeline timeline;
+    const tandem_status status = tell(s, tandem_timeline_create(s, given, &timeline));
+
+    if (status == TANDEM_OK)
+        assert_int_equal(tandem_timeline_destroy(s, timeline), TANDEM_OK);
+    return status;
+}
+
+static tandem_status create_model(tandem_session *s, const void *given)
+{
+    tandem_model model;
+
+    return tell(s, tandem_model_create(s, given, &model));
+}
+
+static tandem_status create_instance(tandem_session *s, const void *given)
+{
+    tandem_instance instance;
+
+    return tell(s, tandem_model_instance(s, 0, given, &instance));
+}
+
+static tandem_status count_tiles(tandem_session *s, const void *given)
+{
+    uint32_t x, y;
+
+    return tell(s, tandem_pack_tiles(s, given, &x, &y));
+}
+
+static tandem_status submit(tandem_session *s, const void *given)
+{
+    tandem_ticket ticket;
+    const tandem_status status = tell(s, tandem_submit(s, given, &ticket));
+
+    return status == TANDEM_OK ? tandem_wait(s, ticket, WAIT_NS, NULL) : status;
+}
+
+static tandem_status ask_supported(tandem_session *s, const void *given)
+{
+    return tandem_supported(s, given, NULL, why, sizeof why);
+}
+
+enum { ROWS = 32, DIM = 64, VALUES = ROWS * DIM };
+
+static tandem_job small_job(tandem_session *s, float **host)
+{
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = 16 * VALUES};
+    tandem_view view[4];
+    tandem_mem mem;
+    void *at;
+
+    assert_int_equal(tandem_mem_create(s, &desc, &mem), TANDEM_OK);
+    assert_int_equal(tandem_mem_host(s, mem, &at), TANDEM_OK);
+    *host = at;
+    for (int i = 0; i < 3 * VALUES; i++)
+        (*host)[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (uint32_t i = 0; i < 4; i++)
+        view[i] = tandem_view_dense(mem, (uint64_t)i * 4 * VALUES, TANDEM_DTYPE_F32, 1, ROWS, DIM);
+    job.op.attention = (tandem_attention){.q = view[0], .k = view[1], .v = view[2], .o = view[3], .batch = 1, .heads = 1,
+                                          .kv_heads = 1, .q_len = ROWS, .kv_len = ROWS, .head_dim = DIM};
+    return job;
+}
+
+static tandem_session *open_session(const tandem_vulkan *vulkan)
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .vulkan = vulkan, .backend = TANDEM_BACKEND_CPU,
+                                      .cpu_threads = 1};
+    tandem_session *s;
+
+    assert_int_equal(tandem_session_create(&desc, &s), TANDEM_OK);
+    return s;
+}
+
+static void test_in(void **state)
+{
+    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU};
+    const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .bytes = 4096};
+    const tandem_timeline_desc timeline = {.struct_bytes = sizeof timeline, .signaller = TANDEM_SIGNALLER_SESSION};
+    const tandem_model_desc model = {.struct_bytes = sizeof model, .path = "/nonexistent"};
+    const tandem_instance_desc instance = {.struct_bytes = sizeof instance};
+    const tandem_pack pack = {.struct_bytes = sizeof pack, .width = 8, .height = 8, .tile_width = 4, .tile_height = 4};
+    tandem_session *s = open_session(NULL);
+
+    (void)state;
+    longer(s, "desc", &session, sizeof session, create_session, TANDEM_OK);
+    longer(s, "desc", &mem, sizeof mem, create_mem, TANDEM_OK);
+    longer(s, "desc", &timeline, sizeof timeline, create_timeline, TANDEM_OK);
+    longer(s, "desc", &model, sizeof model, create_model, TANDEM_ERROR_IO);
+    longer(s, "desc", &instance, sizeof instance, create_instance, TANDEM_ERROR_ARG); /* of no model */
+    longer(s, "pack", &pack, sizeof pack, count_tiles, TANDEM_OK);
+    shorter(s, &session, sizeof session, 8, create_session, TANDEM_OK);
+    shorter(s, &mem, sizeof mem, 16, create_mem, TANDEM_OK);
+    shorter(s, &timeline, sizeof timeline, 8, create_timeline, TANDEM_OK);
+    shorter(s, &model, sizeof model, offsetof(tandem_model_desc, sequences), create_model, TANDEM_ERROR_IO);
+    shorter(s, &instance, sizeof instance, 4, create_instance, TANDEM_ERROR_ARG);
+    shorter(s, &pack, sizeof pack, offsetof(tandem_pack, view), count_tiles, TANDEM_OK);
+    for (uint32_t bytes = 0; bytes < 8; bytes += 7) { /* which nobody's are */
+        const tandem_mem_desc none = {.struct_bytes = bytes, .bytes = 4096};
+
+        assert_int_equal(create_mem(s, &none), TANDEM_ERROR_ARG);
+        assert_non_null(strstr(why, "not 64: set it to its sizeof"));
+    }
+    tandem_session_destroy(&s);
+}
+
+/* The job's union is its last, and has room for what operations get: that is not struct_bytes' to say. */
+static void test_jobs(void **state)
+{
+    enum { FIRST_JOB_BYTES = 336 };
+    tandem_session *s = open_session(NULL);
+    float *host, first[VALUES];
+    tandem_job job = small_job(s, &host);
+
+    (void)state;
+    longer(s, "job", &job, sizeof job, submit, TANDEM_OK);
+    memcpy(first, host + 3 * VALUES, sizeof first);
+    memset(host + 3 * VALUES, 0, sizeof first);
+    longer(s, "job", &job, sizeof job, ask_supported, TANDEM_OK);
+    shorter(s, &job, sizeof job, FIRST_JOB_BYTES, ask_supported, TANDEM_OK);
+    shorter(s, &job, sizeof job, FIRST_JOB_BYTES, submit, TANDEM_OK);
+    assert_memory_equal(host + 3 * VALUES, first, sizeof first);
+    shorter(s, &job, sizeof job, FIRST_JOB_BYTES - 8, submit, TANDEM_OK); /* of which smooth and granularity are 0, too */
+    shorter(s, &job, sizeof job, 48, submit, TANDEM_ERROR_ARG);
+    for (size_t at = sizeof job.op.attention; at < sizeof job.op; at += 131) {
+        char says[200];
+
+        ((char *)&job.op)[at] = 9;
+        assert_int_equal(submit(s, &job), TANDEM_ERROR_UNSUPPORTED);
+        snprintf(says, sizeof says, "job.op is of operation 1, of which this library knows 432 bytes, but the byte at offset %zu "
+                 "is 9, not 0", at);
+        assert_non_null(strstr(why, says));
+        assert_int_equal(ask_supported(s, &job), TANDEM_ERROR_UNSUPPORTED);
+        ((char *)&job.op)[at] = 0;
+    }
+    tandem_session_destroy(&s);
+}
+
+/* A point that an engine may wait for is signalled although its job was not understood. */
+static void test_refused_points(void **state)
+{
+    const tandem_timeline_desc desc = {.struct_bytes = sizeof desc, .signaller = TANDEM_SIGNALLER_SESSION};
+    tandem_session *s = open_session(NULL);
+    tandem_timeline timeline;
+    tandem_ticket ticket;
+    float *host;
+    tandem_job job = small_job(s, &host);
+    char *given;
+
+    (void)state;
+    assert_int_equal(tandem_timeline_create(s, &desc, &timeline), TANDEM_OK);
+    job.signal = (tandem_point){timeline, 1};
+    given = resized(&job, sizeof job, sizeof job + MORE);
+    given[sizeof job] = 1;
+    assert_int_equal(tandem_submit(s, (tandem_job *)given, &ticket), TANDEM_ERROR_UNSUPPORTED);
+    free(given);
+    job.signal.value = 2;
+    assert_int_equal(tandem_submit(s, &job, &ticket), TANDEM_OK);
+    assert_int_equal(tandem_point_wait(s, job.signal, WAIT_NS), TANDEM_OK);
+    tandem_session_destroy(&s);
+}
+
+/* --- Structs that are filled --- */
+
+typedef tandem_status (*fill)(tandem_session *s, void *out);
+
+static tandem_ticket last_ticket;
+static tandem_mem last_mem;
+static tandem_status fill_info(tandem_session *s, void *out) { return tandem_session_info(s, out); }
+static tandem_status fill_poll(tandem_session *s, void *out) { return tandem_poll(s, last_ticket, out); }
+static tandem_status fill_wait(tandem_session *s, void *out) { return tandem_wait(s, last_ticket, WAIT_NS, out); }
+static tandem_status fill_mem(tandem_session *s, void *out) { return tandem_mem_get_vulkan(s, last_mem, out); }
+/* Of no model, these are zeros. */
+static tandem_status fill_network(tandem_session *s, void *out) { return tandem_model_info(s, 0, out); }
+static tandem_status fill_number(tandem_session *s, void *out) { return tandem_model_number(s, 0, 0, out); }
+static tandem_status fill_binding(tandem_session *s, void *out) { return tandem_model_binding(s, 0, NULL, 0, 0, out); }
+static tandem_status fill_uniform(tandem_session *s, void *out) { return tandem_model_uniform(s, 0, NULL, 0, 0, out); }
+static tandem_status fill_prepared(tandem_session *s, void *out) { return tandem_model_prepared(s, 0, NULL, 0, out); }
+
+/* Exactly the caller's bytes are written: as much of ours as there is room for, and zeros. */
+static void out_of(tandem_session *s, size_t own_bytes, uint32_t step, fill call, tandem_status wanted)
+{
+    unsigned char *ours = resized("\0\0\0", 4, (uint32_t)own_bytes), *given;
+
+    assert_int_equal(call(s, ours), wanted);
+    for (uint32_t bytes = step; bytes <= own_bytes + MORE; bytes += step) {
+        given = malloc(bytes + MORE);
+        assert_non_null(given);
+        memset(given, UNTOUCHED, bytes + MORE);
+        memcpy(given, &bytes, sizeof bytes);
+        assert_int_equal(call(s, given), wanted);
+        assert_memory_equal(given, &bytes, sizeof bytes);
+        for (uint32_t at = 4; at < bytes + MORE; at++)
+            assert_int_equal(given[at], at >= bytes ? UNTOUCHED : at < own_bytes ? ours[at] : 0);
+        free(given);
+    }
+    free(ours);
+}
+
+static void test_out(void **state)
+{
+    tandem_session *s = open_session(NULL);
+    float *host;
+    const tandem_job job = small_job(s, &host);
+
+    (void)state;
+    assert_int_equal(tandem_submit(s, &job, &last_ticket), TANDEM_OK);
+    assert_int_equal(tandem_wait(s, last_ticket, WAIT_NS, NULL), TANDEM_OK);
+    out_of(s, sizeof(tandem_info), 8, fill_info, TANDEM_OK);
+    out_of(s, sizeof(tandem_job_report), 8, fill_poll, TANDEM_OK);
+    out_of(s, sizeof(tandem_job_report), 8, fill_wait, TANDEM_OK);
+    out_of(s, sizeof(tandem_network), 8, fill_network, TANDEM_ERROR_ARG);
+    out_of(s, sizeof(tandem_network_number), 4, fill_number, TANDEM_ERROR_ARG);
+    out_of(s, sizeof(tandem_network_tensor), 8, fill_binding, TANDEM_ERROR_ARG);
+    out_of(s, sizeof(tandem_network_tensor), 8, fill_uniform, TANDEM_ERROR_ARG);
+    out_of(s, sizeof(tandem_prepared), 8, fill_prepared, TANDEM_ERROR_ARG);
+    tandem_session_destroy(&s);
+}
+
+/* --- Arrays, and what Vulkan is needed for --- */
+
+/* Each entry lies where the caller's sizeof says. */
+static void check_requirements(const vku *vk)
+{
+    tandem_requirement ours[64] = {{.struct_bytes = sizeof *ours}};
+    uint32_t count = 64;
+
+    assert_int_equal(tandem_vulkan_requirements(vk->gipa, vk->instance, vk->physical_device, &count, ours), TANDEM_OK);
+    for (uint32_t bytes = 8; bytes <= sizeof *ours + MORE; bytes += 8) {
+        unsigned char *given = malloc((size_t)count * bytes + MORE);
+        uint32_t room = count;
+
+        assert_non_null(given);
+        memset(given, UNTOUCHED, (size_t)count * bytes + MORE);
+        memcpy(given, &bytes, sizeof bytes);
+        assert_int_equal(tandem_vulkan_requirements(vk->gipa, vk->instance, vk->physical_device, &room, (void *)given), TANDEM_OK);
+        assert_int_equal(room, count);
+        for (uint32_t i = 0; i < count; i++) {
+            const unsigned char *at = given + (size_t)i * bytes;
+
+            assert_memory_equal(at, &bytes, sizeof bytes);
+            for (uint32_t b = 4; b < bytes; b++)
+                assert_int_equal(at[b], b < sizeof *ours ? ((unsigned char *)&ours[i])[b] : 0);
+        }
+        for (uint32_t b = 0; b < MORE; b++)
+            assert_int_equal(given[(size_t)count * bytes + b], UNTOUCHED);
+        free(given);
+    }
+}
+
+/* Two images of an array of longer structs come to two places. */
+static void check_images(tandem_session *s, vku *vk)
+{
+    enum { SIDE = 4, TEXELS = SIDE * SIDE, STEP = sizeof(tandem_pack_image) + MORE };
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = 2 * 4 * TEXELS};
+    static _Alignas(8) unsigned char array[2 * STEP];
+    float texels[2][TEXELS];
+    vku_image images[2];
+    VkCommandBuffer commands;
+    tandem_mem mem;
+    void *host;
+
+    assert_int_equal(tandem_mem_create(s, &desc, &mem), TANDEM_OK);
+    assert_int_equal(tandem_mem_host(s, mem, &host), TANDEM_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t t = 0; t < TEXELS; t++)
+            texels[i][t] = (float)(100 * i + t);
+        assert_int_equal(vku_image_create(vk, VK_FORMAT_R32_SFLOAT, SIDE, SIDE,
+                                          VK_IMAGE_USAGE_SAMPLED_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT, &images[i]), VK_SUCCESS);
+        assert_int_equal(vku_image_upload(vk, &images[i], texels[i], VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
+        const tandem_pack_image image = {.struct_bytes = STEP,
+                                         .format = VK_FORMAT_R32_SFLOAT,
+                                         .image = images[i].image,
+                                         .view = images[i].view,
+                                         .usage = VK_IMAGE_USAGE_SAMPLED_BIT,
+                                         .image_extent = {SIDE, SIDE},
+                                         .extent = {SIDE, SIDE},
+                                         .layout_before = VK_IMAGE_LAYOUT_GENERAL,
+                                         .channels = 1,
+                                         .tensor = tandem_view_dense(mem, i * 4 * TEXELS, TANDEM_DTYPE_F32, SIDE, SIDE, 1)};
+        memcpy(array + i * STEP, &image, sizeof image);
+    }
+    commands = vku_begin(vk);
+    assert_int_equal(tandem_record_pack_images(s, commands, (void *)array, 2), TANDEM_OK);
+    assert_int_equal(vku_run(vk, commands), VK_SUCCESS);
+    assert_memory_equal(host, texels, sizeof texels);
+
+    commands = vku_begin(vk);
+    array[2 * STEP - 1] = 3;
+    assert_int_equal(tell(s, tandem_record_pack_images(s, commands, (void *)array, 2)), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "images[1].struct_bytes is 216, of which this library knows 152, but the byte at offset 215 is 3"));
+    assert_int_equal(vku_run(vk, commands), VK_SUCCESS);
+    for (uint32_t i = 0; i < 2; i++)
+        vku_image_destroy(vk, &images[i]);
+    last_mem = mem;
+}
+
+static tandem_status create_on(tandem_session *s, const void *given)
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .vulkan = given};
+
+    return create_session(s, &desc);
+}
+
+static void test_vulkan(void **state)
+{
+    tandem_session *s;
+    vku vk;
+
+    (void)state;
+    if (vku_open(&vk, NULL) != VKU_OK)
+        skip();
+    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
+                                  .api_version = vk.api_version,
+                                  .get_instance_proc_addr = vk.gipa,
+                                  .instance = vk.instance,
+                                  .physical_device = vk.physical_device,
+                                  .device = vk.device,
+                                  .queue_family = vk.queue_family,
+                                  .enabled_extension_count = vk.extension_count,
+                                  .enabled_extensions = vk.extensions,
+                                  .enabled_features = &vk.features,
+                                  .queue = vk.queue};
+    longer(NULL, "desc.vulkan", &vulkan, sizeof vulkan, create_on, TANDEM_OK);
+    shorter(NULL, &vulkan, sizeof vulkan, offsetof(tandem_vulkan, lock_queue), create_on, TANDEM_OK);
+    check_requirements(&vk);
+    s = open_session(&vulkan);
+    check_images(s, &vk);
+    out_of(s, sizeof(tandem_mem_vulkan), 8, fill_mem, TANDEM_OK);
+    tandem_session_destroy(&s);
+    vku_close(&vk);
+    assert_int_equal(vk.errors, 0);
+}
+
+static const struct CMUnitTest cases[] = {
+    cmocka_unit_test(test_in),     cmocka_unit_test(test_jobs), cmocka_unit_test(test_refused_points),
+    cmocka_unit_test(test_out), cmocka_unit_test(test_vulkan),
+};
+const test_cases abi_structs_cases = TEST_CASES(cases);

@@ -1,0 +1,136 @@
+#!/bin/sh
+# Installs into an empty prefix, moves it, and builds a program against it by pkg-config and by find_package.
+# usage: test_install.sh BUILD
+# SPDX-License-Identifier: Apache-2.0
+set -eu
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+cmake --install "$build" --prefix "$work/first" >"$work/log" 2>&1 || {
+    cat "$work/log"
+    exit 1
+}
+unit=$work/first/lib/systemd/user/tandemd.service
+grep -qxF "ExecStart=\"$work/first/bin/tandemd\"" "$unit" || {
+    echo "the unit does not start the daemon that was installed: $(grep ExecStart "$unit")"
+    exit 1
+}
+if command -v systemd-analyze >/dev/null 2>&1; then
+    XDG_RUNTIME_DIR=$work systemd-analyze --user verify "$unit" >"$work/log" 2>&1 || {
+        cat "$work/log"
+        exit 1
+    }
+fi
+DESTDIR=$work/packed cmake --install "$build" --prefix "/opt/50%/tandem" >"$work/log" 2>&1
+grep -qxF 'ExecStart="/opt/50%%/tandem/bin/tandemd"' "$work/packed/opt/50%/tandem/lib/systemd/user/tandemd.service" || {
+    echo "the unit of a package does not start the daemon where the package will lie"
+    exit 1
+}
+rm "$unit" # what is moved has to name its new place there
+mv "$work/first" "$work/moved"
+prefix=$work/moved
+for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan.h include/tandem/plugin.h; do
+    [ -f "$prefix/$file" ] || {
+        echo "not installed: $file"
+        exit 1
+    }
+done
+if [ -x "$build/tandem" ]; then
+    for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/bash-completion/completions/tandem \
+        share/zsh/site-functions/_tandem share/fish/vendor_completions.d/tandem.fish; do
+        [ -s "$prefix/$file" ] || {
+            echo "not installed: $file"
+            exit 1
+        }
+    done
+fi
+library=$(find "$prefix" -name libtandem.so)
+libdir=${library%/*}
+[ -n "$library" ] && [ -e "$libdir/libtandem.so.0" ] && [ -f "$libdir/libtandem.so.0.1.0" ]
+[ -z "$(find "$prefix" -name '*.a')" ]
+# Cubins of five architectures are packed in it: some 6 MB; unpacked they alone were 22.
+cp "$library" "$work/stripped"
+strip "$work/stripped"
+bytes=$(wc -c <"$work/stripped")
+[ "$bytes" -le 12000000 ] || {
+    echo "the stripped library has $bytes bytes, more than 12 million"
+    exit 1
+}
+if grep -rIl -e "$build" -e "$work/first" "$prefix"; then
+    echo "these name the folder of the build"
+    exit 1
+fi
+
+# What lies beside the library is found without ldconfig or LD_LIBRARY_PATH, by the library and by the programs.
+jansson=$(ldd "$library" | sed -n 's/.*libjansson.so.4 => \([^ ]*\).*/\1/p')
+cp "$jansson" "$libdir/libjansson.so.4"
+for file in "$library" "$prefix/bin/tandemd" "$prefix/bin/tandem"; do
+    [ "$(realpath "$(env -u LD_LIBRARY_PATH ldd "$file" | sed -n 's/.*libjansson.so.4 => \([^ ]*\).*/\1/p')")" = \
+        "$(realpath "$libdir/libjansson.so.4")" ] || {
+        echo "${file##*/} does not look beside the library"
+        exit 1
+    }
+done
+rm "$libdir/libjansson.so.4"
+env -i "$prefix/bin/tandem" --help >"$work/log"
+env -i "$prefix/bin/tandemd" --help >"$work/log"
+
+# Whatever lies in the folder where somebody runs them is none of theirs.
+mkdir "$work/here"
+: >"$work/here/libjansson.so.4"
+for program in "$build/tandem" "$build/tandemd" "$prefix/bin/tandem" "$prefix/bin/tandemd"; do
+    (cd "$work/here" && "$program" --help >"$work/log")
+done
+
+mkdir "$work/user"
+cat >"$work/user/user.c" <<'END'
+#include <stdio.h>
+#include <string.h>
+#include <tandem/tandem.h>
+
+int main(void)
+{
+    tandem_session *session = NULL;
+    tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU);
+    if (tandem_version() != TANDEM_VERSION || tandem_session_create(&desc, &session) != TANDEM_OK)
+        return 1;
+    tandem_info info = TANDEM_INIT(tandem_info);
+    if (tandem_session_info(session, &info) != TANDEM_OK || info.backend != TANDEM_BACKEND_CPU)
+        return 2;
+    printf("%s, %s\n", info.device, tandem_status_text(TANDEM_OK));
+    return tandem_session_destroy(&session) == TANDEM_OK ? 0 : 3;
+}
+END
+# Where the README says that it lies.
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
+said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/README.md")
+[ "$said" = "/opt/tandem${libdir#"$prefix"}/pkgconfig" ] || {
+    echo "README.md says PKG_CONFIG_PATH=$said; a prefix has it in ${libdir#"$prefix/"}/pkgconfig"
+    exit 1
+}
+export PKG_CONFIG_PATH="$libdir/pkgconfig"
+[ "$(pkg-config --modversion tandem)" = 0.1.0 ]
+# shellcheck disable=SC2046
+gcc -std=c17 -Wall -Wextra -Werror "$work/user/user.c" -o "$work/by_pkg_config" $(pkg-config --cflags --libs tandem)
+LD_LIBRARY_PATH=$libdir "$work/by_pkg_config"
+# shellcheck disable=SC2046
+gcc "$work/user/user.c" -o "$work/by_rpath" $(pkg-config --cflags --libs tandem) "-Wl,-rpath,$(pkg-config --variable=libdir tandem)"
+env -u LD_LIBRARY_PATH "$work/by_rpath"
+
+cat >"$work/user/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES C)
+find_package(Tandem 0.1 REQUIRED)
+add_executable(user user.c)
+target_link_libraries(user PRIVATE Tandem::tandem)
+END
+# With what the build itself was made by: a machine may have ninja alone.
+generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
+if ! { cmake -G "$generator" -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$work/user/build"; } \
+    >"$work/log" 2>&1; then
+    cat "$work/log"
+    exit 1
+fi
+"$work/user/build/user"
