@@ -46,18 +46,24 @@ bool td_ladder_has(td_device_kind device, uint32_t rung)
     return false;
 }
 
+void td_grounds_with_cuda(td_grounds *g, const td_cu_info *cuda)
+{
+    g->cuda = *cuda;
+    g->no_driver[0] = g->no_gpu[0] = g->no_kernels[0] = 0;
+    td_cubin_for_sm(cuda->sm, g->no_kernels, sizeof g->no_kernels);
+}
+
 void td_grounds_ask_cuda(td_grounds *g)
 {
     const uint8_t *uuid = g->vulkan ? g->vulkan->device_uuid : NULL;
-    td_cu_info any;
+    td_cu_info info;
 
-    g->no_driver[0] = g->no_gpu[0] = g->no_kernels[0] = 0;
-    if (td_cu_device_query(uuid, &g->cuda, g->no_gpu, sizeof g->no_gpu) == TANDEM_OK) {
-        td_cubin_for_sm(g->cuda.sm, g->no_kernels, sizeof g->no_kernels);
+    if (td_cu_device_query(uuid, &info, g->no_gpu, sizeof g->no_gpu) == TANDEM_OK) {
+        td_grounds_with_cuda(g, &info);
         return;
     }
     /* Is it the GPU, or no GPU of all? */
-    if (!uuid || td_cu_device_query(NULL, &any, g->no_driver, sizeof g->no_driver) != TANDEM_OK)
+    if (!uuid || td_cu_device_query(NULL, &info, g->no_driver, sizeof g->no_driver) != TANDEM_OK)
         td_text(g->no_driver, sizeof g->no_driver, "%s", g->no_gpu);
 }
 
@@ -317,6 +323,17 @@ const td_requirement td_requirements[] = {
 const uint32_t td_requirement_count = sizeof td_requirements / sizeof *td_requirements;
 
 /* --- What follows from it --- */
+
+void td_grounds_ask_offer(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                          td_vk_caps *caps)
+{
+    static const char lack[] = "is not offered by the driver";
+    const char *word = lack;
+
+    for (const td_requirement *r = td_requirements; r < td_requirements + td_requirement_count; r++)
+        if (r->lack && !td_vk_offers(gipa, instance, physical_device, r->vk))
+            memcpy((char *)caps + r->lack, &word, sizeof word);
+}
 
 td_have td_requirement_probe(const td_requirement *r, const td_grounds *g, char *why)
 {

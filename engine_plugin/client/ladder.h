@@ -70,8 +70,13 @@ typedef struct td_grounds {
     char no_driver[300], no_gpu[300], no_kernels[300], no_elsewhere[300];
 } td_grounds;
 
-/* Asks CUDA's driver; makes no context. */
+/* Asks CUDA's driver; makes no context. with: what it says of a GPU is known. */
 void td_grounds_ask_cuda(td_grounds *g);
+void td_grounds_with_cuda(td_grounds *g, const td_cu_info *cuda);
+/* What of Vulkan the table has that a physical device does not offer is missing in `caps`, which are else to be its own; as
+ * if all the rest were enabled, on a device that is yet to be made. */
+void td_grounds_ask_offer(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                          td_vk_caps *caps);
 
 typedef enum td_have { TD_HAVE, TD_MISSING, TD_UNKNOWN } td_have; /* UNKNOWN: what it would be asked of is missing */
 

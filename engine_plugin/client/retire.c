@@ -86,7 +86,7 @@ static void *reap(void *session)
             free_locked(s, object);
         else
             td_cond_wait_until(s, &s->reap,
-                               waits ? td_now_ns() + (s->gpu_signals ? GPU_LOOK_NS : CPU_LOOK_NS) : UINT64_MAX);
+                               waits ? td_now_ns() + (td_gpu_signals(s) ? GPU_LOOK_NS : CPU_LOOK_NS) : UINT64_MAX);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

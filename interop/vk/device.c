@@ -99,8 +99,8 @@ bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysica
     return offers_extension(gipa, instance, physical_device, item->name, item->kind == TD_VK_DEVICE_EXTENSION);
 }
 
-tandem_status td_vk_device_uuid(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
-                                uint8_t uuid[16], char *why, size_t why_bytes)
+tandem_status td_vk_identify(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                             td_vk_caps *caps, char *why, size_t why_bytes)
 {
     PFN_vkGetPhysicalDeviceProperties2 get =
         (PFN_vkGetPhysicalDeviceProperties2)gipa(instance, "vkGetPhysicalDeviceProperties2");
@@ -114,7 +114,8 @@ tandem_status td_vk_device_uuid(PFN_vkGetInstanceProcAddr gipa, VkInstance insta
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "'%s' is of Vulkan %u.%u: 1.1 is the least",
                        properties.properties.deviceName, VK_API_VERSION_MAJOR(properties.properties.apiVersion),
                        VK_API_VERSION_MINOR(properties.properties.apiVersion));
-    memcpy(uuid, id.deviceUUID, sizeof id.deviceUUID);
+    snprintf(caps->name, sizeof caps->name, "%s", properties.properties.deviceName);
+    memcpy(caps->device_uuid, id.deviceUUID, sizeof caps->device_uuid);
     return TANDEM_OK;
 }
 

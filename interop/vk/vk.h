@@ -72,9 +72,9 @@ typedef struct td_vk_item {
 bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
                   const td_vk_item *item);
 
-/* Of a device that nobody has made yet; UNSUPPORTED below Vulkan 1.1. */
-tandem_status td_vk_device_uuid(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
-                                uint8_t uuid[16], char *why, size_t why_bytes);
+/* Name and UUID of a device that nobody has made yet; UNSUPPORTED below Vulkan 1.1. */
+tandem_status td_vk_identify(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                             td_vk_caps *caps, char *why, size_t why_bytes);
 
 /* Wraps the engine's device. ARG for null handles, UNSUPPORTED naming what is not enabled. */
 tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out, char *why, size_t why_bytes);
