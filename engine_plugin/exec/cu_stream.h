@@ -79,8 +79,10 @@ void td_cuda_cancel(td_stream *stream, uint64_t sequence);
 tandem_status td_cuda_status(td_stream *stream, char *why, size_t why_bytes);
 tandem_status td_cuda_release(td_stream *stream, const td_cu_timeline *timeline, uint64_t value, char *why,
                               size_t why_bytes);
-bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 void td_cuda_destroy(td_stream *stream, bool drained);
+
+/* cu_drain.c */
+bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 
 /* cu_kernels.c: takes the images of a table, NULL: of the device's architecture, or else PTX of an older one; gives them back. */
 tandem_status td_cuda_load_kernels(td_cuda_stream *stream, const td_cubin *cubin, char *why, size_t why_bytes);

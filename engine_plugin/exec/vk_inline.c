@@ -31,15 +31,6 @@ enum {
 };
 static const uint64_t test_limit_ns = 2000000000u;
 
-tandem_status td_inline_fail(td_inline_stream *s, VkResult result, const char *call, char *why, size_t why_bytes)
-{
-    const tandem_status status = td_vk_result(result, call, why, why_bytes);
-
-    if (status == TANDEM_ERROR_LOST)
-        atomic_store(&s->broken, status);
-    return status;
-}
-
 /* Submitting. */
 
 static tandem_status make_commands(td_inline_stream *s, td_inline_commands *c, char *why, size_t why_bytes)

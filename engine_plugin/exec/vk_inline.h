@@ -81,10 +81,17 @@ static inline uint64_t td_inline_word(const volatile uint64_t *word)
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-/* --- vk_inline.c --- */
-
 /* What Vulkan returned, as a status; a lost device is remembered. */
-tandem_status td_inline_fail(td_inline_stream *s, VkResult result, const char *call, char *why, size_t why_bytes);
+static inline tandem_status td_inline_fail(td_inline_stream *s, VkResult result, const char *call, char *why, size_t why_bytes)
+{
+    const tandem_status status = td_vk_result(result, call, why, why_bytes);
+
+    if (status == TANDEM_ERROR_LOST)
+        atomic_store(&s->broken, status);
+    return status;
+}
+
+/* --- vk_inline.c --- */
 
 /* vkQueueSubmit() under the engine's lock of the queue. */
 tandem_status td_inline_submit(td_inline_stream *s, const VkSubmitInfo *info, char *why, size_t why_bytes);
