@@ -40,8 +40,9 @@ void td_cpu_linear_codes_partial(const void *params, const td_block *at);
 void td_cpu_linear_codes_statistics(const void *params, const td_block *at);
 void td_cpu_linear_codes(const void *params, const td_block *at);
 
-/* The dtype of w for such weights. */
+/* weights.c: the dtype of w for such weights, and what they are by it. */
 uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype);
+td_linear_weights td_linear_weights_of(uint32_t dtype);
 
 /* All parameters of a layer but pointers. */
 td_params_linear td_linear_params(const tandem_linear *l);

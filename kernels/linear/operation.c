@@ -56,23 +56,6 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     }
 }
 
-/* By td_linear_weights; dense ones are of x's. */
-static const uint32_t weight_dtypes[TD_LINEAR_WEIGHTS] = {TANDEM_DTYPE_NONE, TANDEM_DTYPE_I8,   TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0,
-                                                          TANDEM_DTYPE_Q4_1, TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
-
-uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype)
-{
-    return weights == TD_LINEAR_DENSE ? x_dtype : weight_dtypes[weights];
-}
-
-static td_linear_weights weights_of(uint32_t dtype)
-{
-    td_linear_weights weights = TD_LINEAR_Q6_K;
-    while (weights != TD_LINEAR_DENSE && weight_dtypes[weights] != dtype)
-        weights--;
-    return weights;
-}
-
 static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
 {
     switch (view) {
@@ -322,7 +305,7 @@ td_params_linear td_linear_params(const tandem_linear *l)
                               .ins = l->ins,
                               .outs = l->outs,
                               .dtype = (uint8_t)l->x.dtype,
-                              .weights = (uint8_t)weights_of(l->w.dtype),
+                              .weights = (uint8_t)td_linear_weights_of(l->w.dtype),
                               .bias_dtype = (uint8_t)l->bias.dtype,
                               .residual_dtype = (uint8_t)l->residual.dtype,
                               .y_dtype = (uint8_t)l->y.dtype,
