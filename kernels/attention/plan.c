@@ -134,17 +134,6 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
 
 /* --- Where it lies --- */
 
-td_tensor td_tensor_of(const tandem_view *view, uint32_t heads, uint32_t rows, uint32_t dim)
-{
-    return (td_tensor){.stride_batch = view->stride_batch,
-                       .stride_head = view->stride_head,
-                       .stride_row = view->stride_row,
-                       .dtype = view->dtype,
-                       .heads = heads,
-                       .rows = rows,
-                       .dim = dim};
-}
-
 static td_operand make_operand(td_planning *p, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows)
 {
     const tandem_attention *op = p->op;
@@ -209,22 +198,6 @@ static void place_dumps(td_planning *p, bool wgmma)
     p->dump_s = td_build_take(&p->at, dump, q_rows * p->k.rows_pad * 4);
     p->dump_p = td_build_take(&p->at, dump && !p->v_f16, q_rows * p->k.rows_pad);
     p->dump_r = td_build_take(&p->at, dump && !p->v_f16, q_rows * sums * p->d_pad * 4);
-}
-
-td_written td_place_output(td_planning *p)
-{
-    const tandem_attention *op = p->op;
-    const td_operation_layout *layout = &td_operation_attention.layout;
-    for (uint32_t i = 0; i < 2; i++)
-        p->out[i] = td_build_output(&p->at, p->target, layout, td_operands_of(op), i ? TD_VIEW_LSE : TD_VIEW_O);
-    td_written to = {.o = td_tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
-                     .lse_stride_batch = p->out[1].at.stride_batch,
-                     .lse_stride_head = p->out[1].at.stride_head,
-                     .lse_stride_row = p->out[1].at.stride_row};
-    to.o.stride_batch = p->out[0].at.stride_batch;
-    to.o.stride_head = p->out[0].at.stride_head;
-    to.o.stride_row = p->out[0].at.stride_row;
-    return to;
 }
 
 /* --- Which records do it --- */

@@ -105,9 +105,9 @@ typedef struct td_written {
     td_tensor o;
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
 } td_written;
-td_written td_place_output(td_planning *p);
+/* tensors.c */
 td_tensor td_tensor_of(const tandem_view *view, uint32_t heads, uint32_t rows, uint32_t dim);
-
+td_written td_place_output(td_planning *p);
 
 /* prologue.c: makes codes and scales of Q, K and V, and where Q is smoothed delta-S. True: by `prepare`, so that what comes
  * behind it may start early. */
