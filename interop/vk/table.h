@@ -127,7 +127,7 @@ struct td_vk {
     td_vk_pipeline pipelines[TD_VK_PROGRAM_COUNT];
 };
 
-/* The status for a failed call, and the text "vkCall: VK_RESULT". */
+/* report.c: the status for a failed call, and the text "vkCall: VK_RESULT". */
 tandem_status td_vk_result(VkResult result, const char *call, char *why, size_t why_bytes);
 
 /* Makes it the first time; td_vk_close() frees it. Any thread. */
