@@ -8,7 +8,6 @@
  * wakes whoever waits for it, connects again and shares anew what is alive. The connection belongs to whoever has the
  * lock; while there is none (`up` is false), to that thread.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,10 +126,9 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     r->conn.fd = -1;
     r->connection = 1;
     r->backend = desc->rung == TANDEM_RUNG_CPU ? (uint32_t)TANDEM_BACKEND_CPU : desc->backend;
-    r->wake = td_event_make(false);
-    if (r->wake < 0)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no event: %s", strerror(errno));
-    status = find_path(r, desc->socket, why);
+    status = td_event_make(false, &r->wake, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = find_path(r, desc->socket, why);
     if (status != TANDEM_OK)
         return status;
     td_wire_identify(&r->identity);

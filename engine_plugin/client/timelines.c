@@ -323,13 +323,14 @@ tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline
  * that is to wake the caller may be the caller's. */
 static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeline, uint64_t value, int *fd, char *why)
 {
-    uint64_t now = 0;
+    tandem_status status = TANDEM_OK;
     bool reached = !timeline;
+    char text[80] = "";
+    uint64_t now = 0;
     int ours = -1;
 
     if (timeline) {
-        const tandem_status status = s->broken ? s->broken : td_timeline_value_locked(s, timeline, &now);
-
+        status = s->broken ? s->broken : td_timeline_value_locked(s, timeline, &now);
         if (status != TANDEM_OK)
             return td_fail(why, TD_WHY_BYTES, status,
                            "point.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s", timeline->object.id,
@@ -338,14 +339,15 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     }
     if (!reached && s->point_fd_count == TD_POINT_FDS)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%d descriptors wait for points already", TD_POINT_FDS);
-    *fd = reached ? td_event_make(true) : td_alarm_make();
-    if (*fd >= 0 && !reached)
+    status = reached ? td_event_make(true, fd, text, sizeof text) : td_alarm_make(fd, text, sizeof text);
+    if (status == TANDEM_OK && !reached) {
         ours = td_fd_dup(*fd);
-    if (*fd < 0 || (!reached && ours < 0)) {
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no descriptor for point.value %" PRIu64 ": %s: %s", value,
-                *fd >= 0 ? "a duplicate" : reached ? "an event" : "an alarm", strerror(errno));
+        if (ours < 0)
+            status = td_fail(text, sizeof text, TANDEM_ERROR_NOMEM, "no second fd of it: %s", strerror(errno));
+    }
+    if (status != TANDEM_OK) {
         td_fd_close(fd);
-        return TANDEM_ERROR_IO;
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no descriptor for point.value %" PRIu64 ": %s", value, text);
     }
     if (reached)
         return TANDEM_OK;

@@ -2,19 +2,22 @@
 #define _GNU_SOURCE
 #include "interop/os/event.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
-int td_event_make(bool set)
+tandem_status td_event_make(bool set, int *event, char *why, size_t why_bytes)
 {
-    return eventfd(set, EFD_CLOEXEC | EFD_NONBLOCK);
+    *event = eventfd(set, EFD_CLOEXEC | EFD_NONBLOCK);
+    return *event >= 0 ? TANDEM_OK : td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "eventfd: %s", strerror(errno));
 }
 
-int td_alarm_make(void)
+tandem_status td_alarm_make(int *alarm, char *why, size_t why_bytes)
 {
-    return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    *alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    return *alarm >= 0 ? TANDEM_OK : td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "timerfd_create: %s", strerror(errno));
 }
 
 void td_event_set(int event)

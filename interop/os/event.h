@@ -8,16 +8,15 @@
 #ifndef TANDEM_OS_EVENT_H
 #define TANDEM_OS_EVENT_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "interop/base.h"
 
 /* Makes an event, readable from the start if `set`; an alarm, which is not.
- * Returns: -1 and errno if none is left.
+ * Returns: NOMEM if none is left; the descriptor is -1 then.
  * Owner: the caller, until td_fd_close().
  * Threads: any.
  * Blocks: never. */
-int td_event_make(bool set);
-int td_alarm_make(void);
+tandem_status td_event_make(bool set, int *event, char *why, size_t why_bytes);
+tandem_status td_alarm_make(int *alarm, char *why, size_t why_bytes);
 
 /* The event is readable from here on; is not any more.
  * Threads: any.

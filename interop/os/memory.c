@@ -71,6 +71,7 @@ static void leave_standard(int *fd)
 
 tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes)
 {
+    const char *call = "memfd_create";
     uint64_t left;
     int error = 0;
 
@@ -86,21 +87,25 @@ tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *f
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd >= 0 && *fd <= STDERR_FILENO)
         leave_standard(fd);
-    if (*fd < 0)
+    if (*fd < 0) {
         error = errno;
-    else
+    } else {
+        call = "posix_fallocate";
         do
             error = posix_fallocate(*fd, 0, (off_t)bytes);
         while (error == EINTR);
-    if (!error && fcntl(*fd, F_ADD_SEALS, fixed ? SEALS_FIXED : SEALS))
-        error = errno;
-    if (!error)
+    }
+    if (!error && !fcntl(*fd, F_ADD_SEALS, fixed ? SEALS_FIXED : SEALS))
         return TANDEM_OK;
+    if (!error) {
+        call = "fcntl";
+        error = errno;
+    }
     td_fd_close(fd);
     return td_fail(why, why_bytes,
                    error == ENOSPC || error == ENOMEM || error == EMFILE || error == EFBIG ? TANDEM_ERROR_NOMEM
                                                                                            : TANDEM_ERROR_IO,
-                   "a memfd of %" PRIu64 " bytes: %s", bytes, strerror(error));
+                   "a memfd of %" PRIu64 " bytes: %s: %s", bytes, call, strerror(error));
 }
 
 tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
