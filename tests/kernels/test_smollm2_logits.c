@@ -134,11 +134,11 @@ static void test_plans(void **state)
 }
 
 /* What the tool prints for some arguments begins so. */
-static void check_tool(const char *arguments, const char *begins)
+static void check_tool(const char *says, const char *arguments, const char *begins)
 {
     char command[SMOLLM2_PATH_BYTES + 200], text[400] = "";
 
-    snprintf(command, sizeof command, "./tandem generate --model '%s' %s", path, arguments);
+    snprintf(command, sizeof command, "./tandem %s --model '%s' %s", says, path, arguments);
     FILE *tool = popen(command, "r");
     assert_non_null(tool);
     fread(text, 1, sizeof text - 1, tool);
@@ -150,10 +150,12 @@ static void check_tool(const char *arguments, const char *begins)
 static void test_tool(void **state)
 {
     (void)state;
-    check_tool("--tokens 12 --json 'What is the capital of France?'",
+    check_tool("generate", "--tokens 12 --json --prompt 'What is the capital of France?'",
                "The capital of France is Paris.\n{\"prompt\": 16, ");
-    check_tool("--tokens 4 --plain 'Monday, Tuesday, Wednesday, Thursday,'",
+    check_tool("generate", "--tokens 4 --plain --prompt 'Monday, Tuesday, Wednesday, Thursday,'",
                " Friday, Saturday,\n");
+    check_tool("perplexity", "--text 'Monday, Tuesday, Wednesday, Thursday, Friday, Saturday'",
+               "perplexity ");
 }
 
 int main(void)

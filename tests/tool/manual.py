@@ -15,7 +15,7 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan fetch tokens generate doctor info top bench bench-handover bench-attention bench-linear bench-daemon
+TOPICS = """sample-qkv attend accuracy calibrate run plan fetch tokenize generate logits perplexity doctor info top bench bench-handover bench-attention bench-linear bench-daemon
 tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None}
@@ -63,7 +63,10 @@ class Manual(unittest.TestCase):
                     needs = ["fp22"] if topic == "probe" else []
                     needs += ["--in", "F", "--out", "G", "--precision", "8b"] if topic == "attend" else []
                     needs += ["--out", "G"] if topic == "sample-qkv" else []
-                    needs += ["--model", "M"] if topic in ("plan", "run", "tokens", "generate") else []
+                    needs += ["--model", "M"] if topic in ("plan", "run", "tokenize", "generate", "logits", "perplexity") else []
+                    needs += ["--prompt", "T"] if topic == "generate" else []
+                    needs += ["--tokens", "1", "--out", "G"] if topic == "logits" else []
+                    needs += ["--text", "T"] if topic == "perplexity" else []
                     needs += ["--in", "F", "--out", "G"] if topic == "run" else []
                     needs += ["--prove"] if topic == "tune" else []
                     run = tool(*topic.replace("bench-", "bench ").split(), *needs, option, "no-such-word")
@@ -194,7 +197,7 @@ class FirstSteps(unittest.TestCase):
         self.assertIn("attend", [words[1] for words in shown])
         with tempfile.TemporaryDirectory() as folder:
             for words in shown:
-                if words[1] in ("bench", "tune", "fetch", "tokens", "generate"):  # minutes, a GPU, PyPI
+                if words[1] in ("bench", "tune", "fetch", "tokenize", "generate", "perplexity"):  # minutes, a GPU, PyPI
                     words = [*words, "--help"]
                 run = tool(*words[1:], cwd=folder)
                 self.assertEqual((run.returncode, run.stderr), (0, ""), words)

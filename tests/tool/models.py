@@ -1,4 +1,4 @@
-"""`tandem fetch`, `tandem tokens`, `tandem generate`: where nothing can be fetched, and on a small vocabulary.
+"""`tandem fetch`, `tokenize`, `generate`, `logits`, `perplexity`: where nothing can be fetched, and on a small vocabulary.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -49,7 +49,7 @@ def vocabulary(**more):
                         tokenizer_ggml_merges=bpe["merges"], tokenizer_ggml_token_type=kinds, **more)
 
 
-class Tokens(unittest.TestCase):
+class Tokenize(unittest.TestCase):
     one_line = Words.one_line
 
     def setUp(self):
@@ -58,7 +58,7 @@ class Tokens(unittest.TestCase):
         self.path.write_bytes(data)
 
     def shown(self, *args, **more):
-        run = tool("tokens", "--model", self.path, *args, **more)
+        run = tool("tokenize", "--model", self.path, *args, **more)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         return run.stdout
 
@@ -77,6 +77,7 @@ class Tokens(unittest.TestCase):
         byte = self.tokens.index("\u0122")  # of the emoji's four bytes
         self.assertIn(f'{byte:7}  "\\x80"\n', self.shown("\U0001f000"))
         self.assertEqual(self.shown(""), "")
+        self.assertEqual(self.shown(input="e"), self.shown("e"))
         self.assertEqual(self.shown("--ids", ""), "\n")
         self.assertEqual(self.shown("--decode", str(byte)), "\ufffd\n")
 
@@ -97,18 +98,17 @@ class Tokens(unittest.TestCase):
     def test_the_first_token(self):
         path = FOLDER / "begins.gguf"
         path.write_bytes(vocabulary(tokenizer_ggml_add_bos_token=True, tokenizer_ggml_bos_token_id=700)[1])
-        ids = tool("tokens", "--model", path, "--ids", "e").stdout
+        ids = tool("tokenize", "--model", path, "--ids", "e").stdout
         self.assertEqual(ids, f"700,{self.tokens.index('e')}\n")
-        self.one_line(tool("tokens", "--model", path, "--chat", "e"), 1, "--chat", "chat_template", "is not there")
+        self.one_line(tool("tokenize", "--model", path, "--chat", "e"), 1, "--chat", "chat_template", "is not there")
         path.write_bytes(vocabulary(tokenizer_chat_template="{{ content }}")[1])
-        self.one_line(tool("tokens", "--model", path, "--chat", "e"), 1, "--chat", "no form that is known", "--form")
+        self.one_line(tool("tokenize", "--model", path, "--chat", "e"), 1, "--chat", "no form that is known", "--form")
 
     def test_refusals(self):
         broken = FOLDER / "broken.gguf"
         broken.write_bytes(self.path.read_bytes()[:-5])
         for args, status, *words in (
             (("a",), 2, "--model is missing"),
-            (("--model", self.path), 2, "the text is missing"),
             (("--model", self.path, "a", "b"), 2, 'unexpected argument "b"'),
             (("--model", self.path, "--decode", "1,2,x"), 2, '"x" is none of the tokens 0 to'),
             (("--model", self.path, "--decode", str(len(self.tokens))), 2, "is none of the tokens"),
@@ -119,7 +119,7 @@ class Tokens(unittest.TestCase):
             (("--model", broken, "a"), 1, "broken.gguf", 'key "tokenizer.chat_template"', "are left (byte "),
             (("--model", SOURCE / "README.md", "a"), 1, 'not with "GGUF"'),
         ):
-            self.one_line(tool("tokens", *args), status, *words)
+            self.one_line(tool("tokenize", *args), status, *words)
 
 
 class Generate(unittest.TestCase):
@@ -133,15 +133,45 @@ class Generate(unittest.TestCase):
         unknown = FOLDER / "unknown.gguf"
         unknown.write_bytes(vocabulary(tokenizer_chat_template="{{ content }}")[1])
         for args, status, *words in (
-            (("e",), 2, "--model is missing"),
-            (("--model", path), 2, "the text is missing"),
-            (("--model", path, "--tokens", "0", "e"), 2, '--tokens "0" is not a number from 1 to'),
-            (("--model", path, "--plain", ""), 1, "the text has no token"),
-            (("--model", path, "e"), 1, "speechless.gguf", 'general.architecture', "is not there"),
-            (("--model", unknown, "e"), 1, "in no form that is known", "--plain"),
-            (("--model", FOLDER / "none.gguf", "e"), 1, "none.gguf", "No such file"),
+            (("--prompt", "e"), 2, "--model is missing"),
+            (("--model", path), 2, "--prompt is missing"),
+            (("--model", path, "--prompt", "e", "e"), 2, 'unexpected argument "e"'),
+            (("--model", path, "--tokens", "0", "--prompt", "e"), 2, '--tokens "0" is not a number from 1 to'),
+            (("--model", path, "--plain", "--prompt", "-"), 1, "the text has no token"),
+            (("--model", path, "--prompt", "e"), 1, "speechless.gguf", 'general.architecture', "is not there"),
+            (("--model", unknown, "--prompt", "e"), 1, "in no form that is known", "--plain"),
+            (("--model", FOLDER / "none.gguf", "--prompt", "e"), 1, "none.gguf", "No such file"),
         ):
-            self.one_line(tool("generate", *args), status, *words)
+            self.one_line(tool("generate", *args, input=""), status, *words)
+
+
+class Numbers(unittest.TestCase):
+    """Logits and perplexity: what is refused; test_smollm2_logits has them of a model."""
+
+    one_line = Words.one_line
+
+    def test_refusals(self):
+        path = FOLDER / "speechless.gguf"
+        path.write_bytes(vocabulary()[1])
+        out = FOLDER / "logits.safetensors"
+        for command, args, status, *words in (
+            ("logits", ("--tokens", "1", "--out", out), 2, "--model is missing"),
+            ("logits", ("--model", path, "--out", out), 2, "--tokens is missing"),
+            ("logits", ("--model", path, "--tokens", "1"), 2, "--out is missing"),
+            ("logits", ("--model", path, "--tokens", "1", "--out", FOLDER / "no" / "l"), 1, "--out", "no"),
+            ("logits", ("--model", path, "--tokens", "1,x", "--out", out), 2, '"x" is none of the tokens 0 to'),
+            ("logits", ("--model", path, "--tokens", ",", "--out", out), 2, "which is none"),
+            ("logits", ("--model", path, "--tokens", "1", "--out", out), 1, "speechless.gguf", "general.architecture"),
+            ("perplexity", ("--text", "e"), 2, "--model is missing"),
+            ("perplexity", ("--model", path), 2, "--text is missing"),
+            ("perplexity", ("--model", path, "--text", "e", "--kv", "k8v8"), 2, '--kv "k8v8" is none of f16'),
+            ("perplexity", ("--model", path, "--text", "e", "--context", "1"), 2, "--context", "from 2 to"),
+            ("perplexity", ("--model", path, "--text", "e", "--tokens", "1"), 2, "--tokens", "from 2 to"),
+            ("perplexity", ("--model", path, "--text", "e"), 1, "--text has 1 tokens; it must have at least 2"),
+            ("perplexity", ("--model", path, "--text", "to be"), 1, "speechless.gguf", "general.architecture"),
+        ):
+            self.one_line(tool(command, *args), status, *words)
+        self.assertFalse(out.exists())
 
 
 class Fetch(unittest.TestCase):

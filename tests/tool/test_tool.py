@@ -15,7 +15,7 @@ from tool import codes, rig
 from tool.bench import Bench
 from tool.codes import Codes, Cuda, Hopper, Oracle
 from tool.manual import FirstSteps, Manual
-from tool.models import Fetch, Generate, Tokens
+from tool.models import Fetch, Generate, Numbers, Tokenize
 from tool.plan import Plan
 from tool.results import Accuracy, Runs
 from tool.run import Run

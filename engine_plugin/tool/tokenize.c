@@ -1,8 +1,7 @@
-/* `tandem tokens`: a text as a language model's tokens, and back.
+/* `tandem tokenize`: a text as a language model's tokens, and back.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,16 +9,16 @@
 
 #include "engine_plugin/npc/chat.h"
 #include "engine_plugin/npc/utf8.h"
-#include "engine_plugin/tool/tool.h"
+#include "engine_plugin/tool/language.h"
 
 /* clang-format off */
-const char *const tool_tokens_help =
-    "usage: tandem tokens --model F [options] TEXT|-\n"
-    "       tandem tokens --model F --decode NUMBERS|-\n"
+const char *const tool_tokenize_help =
+    "usage: tandem tokenize --model F [options] [TEXT|-]\n"
+    "       tandem tokenize --model F --decode [NUMBERS|-]\n"
     "\n"
     "A text as the tokens that a language model reads, one a line: its number, and what it stands for,\n"
-    "in quotes, where \\xe2 is a byte of a character that other tokens complete. With - the text comes\n"
-    "from standard input. The token that the model wants before any text is put there.\n"
+    "in quotes, where \\xe2 is a byte of a character that other tokens complete. With -, or nothing, the\n"
+    "text comes from standard input. The token that the model wants before any text is put there.\n"
     "\n"
     "  --model F        a GGUF file, as `tandem fetch` brings one\n"
     "  --chat           the text is what a user says: with what the model wants around that, up to\n"
@@ -44,42 +43,21 @@ static int read_arguments(int argc, char **argv, arguments *a)
         {"", &a->text, NULL}};
     char forms[200] = "";
 
-    if (tool_parse("tokens", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
+    if (tool_parse("tokenize", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     for (size_t i = 0; td_chat_at(i); i++)
         td_text(forms + strlen(forms), sizeof forms - strlen(forms), "%s%s", i ? ", " : "",
                 td_chat_at(i)->name);
     if (a->form && !td_chat_find(a->form))
-        return tool_usage("tokens", "--form \"%s\" is none of %s", a->form, forms);
+        return tool_usage("tokenize", "--form \"%s\" is none of %s", a->form, forms);
     if (!a->model)
-        return tool_usage("tokens", "--model is missing; `tandem help tokens` explains it");
+        return tool_usage("tokenize", "--model is missing; `tandem help tokenize` explains it");
     if (!a->text)
-        return tool_usage("tokens", "the text is missing; `tandem help tokens` explains it");
+        a->text = "-";
     if (a->decode && (a->chat || a->form || a->special || a->ids))
-        return tool_usage("tokens", "--decode goes with no other option but --model");
+        return tool_usage("tokenize", "--decode goes with no other option but --model");
     a->chat = a->chat || a->form;
     return TOOL_OK;
-}
-
-/* What is on standard input; NULL where there is no memory, or too much. */
-static char *read_input(size_t *bytes)
-{
-    size_t room = 1 << 16;
-    char *text = malloc(room);
-
-    *bytes = 0;
-    while (text && !feof(stdin) && !ferror(stdin)) {
-        *bytes += fread(text + *bytes, 1, room - *bytes - 1, stdin);
-        if (*bytes < room - 1)
-            continue;
-        char *more = room < 2u * TD_TEXT_BYTES ? realloc(text, room *= 2) : NULL;
-        if (!more)
-            free(text);
-        text = more;
-    }
-    if (text)
-        text[*bytes] = 0;
-    return text;
 }
 
 /* --- Output --- */
@@ -132,11 +110,11 @@ static int find_form(const arguments *a, const td_gguf *file, const td_chat_form
     if (*form || !a->chat)
         return TOOL_OK;
     if (td_gguf_text(file, key, &program, why, sizeof why) != TANDEM_OK)
-        return tool_fail("tokens", "--chat: '%s': %s; --form says how dialogues are written",
+        return tool_fail("tokenize", "--chat: '%s': %s; --form says how dialogues are written",
                          a->model, why);
     *form = td_chat_recognise(program);
     if (!*form)
-        return tool_fail("tokens", "--chat: '%s': %s is in no form that is known; --form gives one",
+        return tool_fail("tokenize", "--chat: '%s': %s is in no form that is known; --form gives one",
                          a->model, key);
     return TOOL_OK;
 }
@@ -156,36 +134,12 @@ static int encode(const arguments *a, const td_gguf *file, const td_tokenizer *t
     if (form) {
         status = td_chat_encode(t, form, &turn, 1, true, &tokens, why, sizeof why);
     } else {
-        if (td_tokenizer_begins(t))
-            status = td_tokens_add(&tokens, td_tokenizer_begin(t));
-        if (status == TANDEM_OK)
-            status = td_tokenizer_encode(t, &part, 1, &tokens, why, sizeof why);
+        status = tool_encode(t, &part, &tokens, why, sizeof why);
     }
     if (status == TANDEM_OK)
         print_tokens(t, &tokens, a->ids);
     td_tokens_free(&tokens);
-    return status == TANDEM_OK ? TOOL_OK : tool_fail("tokens", "%s", why);
-}
-
-/* All numbers are looked at before anything is printed. */
-static int read_numbers(const td_tokenizer *t, const char *text, td_tokens *tokens)
-{
-    static const char between[] = ", \t\r\n";
-
-    for (const char *at = text + strspn(text, between); *at; at += strspn(at, between)) {
-        const int length = (int)strcspn(at, between);
-        char word[24];
-        uint64_t id;
-
-        snprintf(word, sizeof word, "%.*s", length, at);
-        if (length >= (int)sizeof word || !tool_number(word, 0, td_tokenizer_count(t) - 1, &id))
-            return tool_usage("tokens", "\"%.*s\" is none of the tokens 0 to %" PRIu32,
-                              length < 80 ? length : 80, at, td_tokenizer_count(t) - 1);
-        if (td_tokens_add(tokens, (uint32_t)id) != TANDEM_OK)
-            return tool_fail("tokens", "no memory for tokens");
-        at += length;
-    }
-    return TOOL_OK;
+    return status == TANDEM_OK ? TOOL_OK : tool_fail("tokenize", "%s", why);
 }
 
 static int decode(const td_tokenizer *t, const char *text)
@@ -193,7 +147,9 @@ static int decode(const td_tokenizer *t, const char *text)
     td_decoder d = td_decoder_begin(t, true);
     char *to = malloc(td_decoder_room(t));
     td_tokens tokens = {0};
-    int status = to ? read_numbers(t, text, &tokens) : tool_fail("tokens", "no memory for a text");
+    /* all of them are looked at before anything is printed */
+    int status = to ? tool_read_tokens("tokenize", text, td_tokenizer_count(t), &tokens)
+                    : tool_fail("tokenize", "no memory for a text");
 
     if (status == TOOL_OK) {
         for (size_t i = 0; i < tokens.count; i++)
@@ -208,18 +164,18 @@ static int decode(const td_tokenizer *t, const char *text)
 
 static int run(const arguments *a, const td_gguf *file, const td_tokenizer *t)
 {
-    size_t bytes = strlen(a->text);
-    char *input = strcmp(a->text, "-") ? NULL : read_input(&bytes);
-    const char *text = input ? input : a->text;
+    size_t bytes;
+    char *input;
+    const char *text = tool_text("tokenize", a->text, &input, &bytes);
 
-    if (!strcmp(a->text, "-") && !input)
-        return tool_fail("tokens", "standard input has more than %d bytes", TD_TEXT_BYTES);
+    if (!text)
+        return TOOL_FAILED;
     const int status = a->decode ? decode(t, text) : encode(a, file, t, text, bytes);
     free(input);
     return status;
 }
 
-int tool_tokens(int argc, char **argv)
+int tool_tokenize(int argc, char **argv)
 {
     arguments a = {0};
     td_tokenizer *t = NULL;
@@ -231,7 +187,7 @@ int tool_tokens(int argc, char **argv)
         return status;
     if (td_gguf_open(a.model, &file, why, sizeof why) != TANDEM_OK ||
         td_tokenizer_create(&file, &t, why, sizeof why) != TANDEM_OK)
-        status = tool_fail("tokens", "--model '%s': %s", a.model, why);
+        status = tool_fail("tokenize", "--model '%s': %s", a.model, why);
     else
         status = run(&a, &file, t);
     td_tokenizer_destroy(&t);
