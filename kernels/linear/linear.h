@@ -28,10 +28,10 @@ enum {
     TD_LINEAR_VIEWS
 };
 
-/* Blocks of TD_LINEAR_CPU_ROWS rows of x by TD_LINEAR_CPU_COLUMNS of w's rows, channels in their order. */
-#define TD_LINEAR_CPU_ROWS 128u
-#define TD_LINEAR_CPU_COLUMNS 64u
-#define TD_LINEAR_CPU_LOCAL_BYTES 262144u
+/* Blocks of TD_LINEAR_CPU_ROWS rows of x by TD_LINEAR_CPU_COLUMNS of w's rows. */
+#define TD_LINEAR_CPU_ROWS 64u
+#define TD_LINEAR_CPU_COLUMNS 32u
+#define TD_LINEAR_CPU_LOCAL_BYTES 204800u
 void td_cpu_linear(const void *params, const td_block *at);
 
 /* Codes of Q, K and V. */

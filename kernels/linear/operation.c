@@ -479,8 +479,8 @@ static uint32_t rows_each(const tandem_linear *l, uint32_t count)
 {
     if (td_linear_has_codes(l))
         return l->rows;
-    const uint32_t tiles = (l->rows + TD_LINEAR_CPU_ROWS - 1) / TD_LINEAR_CPU_ROWS;
-    return (tiles / count + (tiles % count != 0)) * TD_LINEAR_CPU_ROWS;
+    const uint32_t tiles = (l->rows + TD_LINEAR_MMA_ROWS - 1) / TD_LINEAR_MMA_ROWS;
+    return (tiles / count + (tiles % count != 0)) * TD_LINEAR_MMA_ROWS;
 }
 
 static uint32_t split(const tandem_operands *op, uint32_t count)

@@ -80,6 +80,35 @@ static void test_cpu(void **state)
     }
 }
 
+/* A row by itself, which has a way of its own, has the bits that it has among others. */
+static void test_one_row(void **state)
+{
+    static const char *const isas[] = {"c", "avx2", "avx512-vnni"};
+    (void)state;
+    for (uint32_t n = 0; n < 96; n++) {
+        tl_shape s = shape_of(n);
+        s.rows = 2 + n % 9;
+        if (n % 3 == 0 && s.weights)
+            s.ins = 1280; /* several steps */
+        tl_case it = tl_make(s, n);
+        const uint64_t element = s.y_dtype == TANDEM_DTYPE_F32 ? 4 : 2, bytes = s.outs * element;
+        const char *y = (const char *)it.data[TL_Y] + s.offset * element;
+        char *among = malloc(bytes);
+        assert_non_null(among);
+        if (!td_cpu_isa_force(isas[n / 8 % 3]))
+            td_cpu_isa_force("c");
+        kl_run(&it, &it.op, NULL, td_target_for_sm(0));
+        memcpy(among, y, bytes);
+        tl_poison(&it);
+        it.op.linear.rows = 1;
+        kl_run(&it, &it.op, NULL, td_target_for_sm(0));
+        assert_memory_equal(among, y, bytes);
+        td_cpu_isa_force(NULL);
+        free(among);
+        tl_free(&it);
+    }
+}
+
 /* What a daemon cuts has the bits of the whole; what commits, too. */
 static void test_parts(void **state)
 {
@@ -331,7 +360,7 @@ static void test_too_many_blocks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),         cmocka_unit_test(test_parts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),      cmocka_unit_test(test_one_row),      cmocka_unit_test(test_parts),
                                        cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_few_forms),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};

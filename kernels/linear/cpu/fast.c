@@ -2,21 +2,23 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A block of y is computed STEP channels at a time: x's rows and w's rows, with channels across, as floats; then four rows and
- * LANES columns at a time in registers. Each sum takes its channels in their order, so that cutting rows or columns changes no
- * bits; instruction sets with a fused multiply-add round once where others round twice.
+ * A block of y is computed STEP channels at a time: x's rows and w's rows as floats, then some rows of both at a time in
+ * registers. A sum has LANES parts, lane i channels i, i + LANES and so on of a step; these are added up in one order, step by
+ * step. So cutting rows or columns changes no bits, nor does it matter whether there is one row or many; instruction sets with a
+ * fused multiply-add round once where others round twice.
  */
 #include "kernels/linear/linear.h"
 
-#include "kernels/blocks.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/linear/cpu/weights.h"
 
-enum { ROWS = TD_LINEAR_CPU_ROWS, COLUMNS = TD_LINEAR_CPU_COLUMNS, STEP = 256, LANES = 16, TOGETHER = 4 };
+enum { ROWS = TD_LINEAR_CPU_ROWS, COLUMNS = TD_LINEAR_CPU_COLUMNS, STEP = 512, LANES = 16, MOST_TOGETHER = 4 };
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float half __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
+typedef float quarter __attribute__((vector_size(LANES), aligned(4), may_alias));
 
 typedef struct tile {
-    float x[ROWS][STEP], w[STEP][COLUMNS], sums[ROWS][COLUMNS];
+    float x[ROWS][STEP], w[COLUMNS][STEP], sums[ROWS][COLUMNS];
 } tile;
 _Static_assert(sizeof(tile) <= TD_LINEAR_CPU_LOCAL_BYTES, "a block's scratch");
 
@@ -36,58 +38,65 @@ static uint32_t w_row(const part *at, uint32_t column)
     return (at->p->gate == TANDEM_GATE_PAIRS ? 2 : 1) * at->first_column + column;
 }
 
-/* Weights that are codes: see load_weights. */
-static void load_codes(const td_params_linear *p, const unsigned char *w, uint32_t first, uint32_t count, float *to)
+static const unsigned char *w_at(const part *at, uint32_t column)
 {
-    const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
-    const td_dtype of = td_dtype_of(dtype);
-    uint16_t rounded[STEP];
-    if (p->weights == TD_LINEAR_INT8) {
-        for (uint32_t i = 0; i < count; i++)
-            to[i] = (float)(int8_t)w[first + i];
-        return;
-    }
-    for (uint32_t i = 0; i < count; i += of.elements)
-        td_block_decode(dtype, to + i, w + (first + i) / of.elements * of.bytes);
-    td_from_floats(rounded, p->dtype, 0, to, count);
-    td_to_floats(to, rounded, p->dtype, 0, count);
+    return (const unsigned char *)at->p->w + (int64_t)w_row(at, column) * at->p->w_stride;
 }
 
-/* `count` weights of a row from channel `first` on, which is a multiple of STEP. */
-TD_INLINE void load_weights(const td_params_linear *p, uint32_t row, uint32_t first, uint32_t count, float *to)
+/* --- Sums --- */
+
+TD_INLINE float add_lanes(const float *lanes)
 {
-    const unsigned char *w = (const unsigned char *)p->w + (int64_t)row * p->w_stride;
-    if (p->weights == TD_LINEAR_DENSE)
-        td_to_floats(to, w, p->dtype, first, count);
-    else
-        load_codes(p, w, first, count, to);
+    const half eight = *(const half *)lanes + *(const half *)(lanes + 8);
+    float parts[8];
+
+    *(half *)parts = eight;
+    const quarter four = *(const quarter *)parts + *(const quarter *)(parts + 4);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-TD_INLINE void multiply(tile *t, const part *at, uint32_t first, uint32_t channels)
+/* Rows are `together` at a time: what is behind the last is computed and not used. */
+static uint32_t whole(uint32_t count, uint32_t together)
+{
+    return (count + together - 1) / together * together;
+}
+
+/* x's rows of a step, with zeros up to whole vectors. */
+TD_INLINE void load_x(tile *t, const part *at, uint32_t first, uint32_t channels, uint32_t together)
 {
     const td_params_linear *p = at->p;
-    float rows[LANES][STEP] = {0};
-    for (uint32_t r = 0; r < at->rows; r++)
-        td_to_floats(t->x[r], p->x, p->dtype, (int64_t)(at->first_row + r) * p->x_stride + first, channels);
-    for (uint32_t c = 0; c < at->w_columns; c += LANES) { /* LANES at a time: they are a line of the cache */
-        for (uint32_t i = 0; i < LANES && c + i < at->w_columns; i++)
-            load_weights(p, w_row(at, c + i), first, channels, rows[i]);
-        for (uint32_t k = 0; k < channels; k++)
-            for (uint32_t i = 0; i < LANES; i++)
-                t->w[k][c + i] = rows[i][k];
+
+    for (uint32_t r = 0; r < whole(at->rows, together); r++) {
+        const uint32_t count = r < at->rows ? channels : 0;
+        if (count)
+            td_to_floats(t->x[r], p->x, p->dtype, (int64_t)(at->first_row + r) * p->x_stride + first, count);
+        memset(t->x[r] + count, 0, (whole(channels, LANES) - count) * sizeof(float));
     }
-    for (uint32_t r = 0; r < at->rows; r += TOGETHER)
-        for (uint32_t c = 0; c < at->w_columns; c += LANES) {
-            vec sums[TOGETHER];
-            for (uint32_t i = 0; i < TOGETHER; i++)
-                sums[i] = *(const vec *)&t->sums[r + i][c];
-            for (uint32_t k = 0; k < channels; k++) {
-                const vec w = *(const vec *)&t->w[k][c];
-                for (uint32_t i = 0; i < TOGETHER; i++)
-                    sums[i] += t->x[r + i][k] * w;
-            }
-            for (uint32_t i = 0; i < TOGETHER; i++)
-                *(vec *)&t->sums[r + i][c] = sums[i];
+}
+
+static void load_w(tile *t, const part *at, uint32_t first, uint32_t channels, uint32_t together)
+{
+    for (uint32_t c = 0; c < whole(at->w_columns, together); c++) {
+        const uint32_t count = c < at->w_columns ? channels : 0;
+        if (count)
+            td_linear_load_weights(at->p, w_at(at, c), first, count, t->w[c]);
+        memset(t->w[c] + count, 0, (whole(channels, LANES) - count) * sizeof(float));
+    }
+}
+
+/* Products of as many rows and columns as registers are there for, constants both. */
+TD_INLINE void multiply(tile *t, const part *at, uint32_t channels, uint32_t rows, uint32_t columns)
+{
+    for (uint32_t r = 0; r < at->rows; r += rows)
+        for (uint32_t c = 0; c < at->w_columns; c += columns) {
+            vec sums[MOST_TOGETHER][MOST_TOGETHER] = {0};
+            for (uint32_t k = 0; k < channels; k += LANES)
+                for (uint32_t i = 0; i < rows; i++)
+                    for (uint32_t j = 0; j < columns; j++)
+                        sums[i][j] += *(const vec *)&t->x[r + i][k] * *(const vec *)&t->w[c + j][k];
+            for (uint32_t i = 0; i < rows; i++)
+                for (uint32_t j = 0; j < columns; j++)
+                    t->sums[r + i][c + j] += add_lanes((const float *)&sums[i][j]);
         }
 }
 
@@ -169,10 +178,14 @@ TD_INLINE void finish(tile *t, const part *at)
     }
 }
 
-/* Both for each instruction set; only products are added without being rounded before. */
-static void multiply_c(tile *t, const part *at, uint32_t first, uint32_t channels)
+/* All for each instruction set; only products are added without being rounded before. `one`: a single row. */
+static void load_x_c(tile *t, const part *at, uint32_t first, uint32_t channels)
 {
-    multiply(t, at, first, channels);
+    load_x(t, at, first, channels, MOST_TOGETHER);
+}
+static void multiply_c(tile *t, const part *at, uint32_t channels)
+{
+    multiply(t, at, channels, 1, 1);
 }
 static void finish_c(tile *t, const part *at)
 {
@@ -180,29 +193,71 @@ static void finish_c(tile *t, const part *at)
 }
 #if TD_X86
 #define FUSED __attribute__((optimize("fp-contract=fast")))
-TD_TARGET_AVX2 FUSED static void multiply_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
+TD_TARGET_AVX2 static void load_x_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
 {
-    multiply(t, at, first, channels);
+    load_x(t, at, first, channels, MOST_TOGETHER);
+}
+TD_TARGET_AVX2 FUSED static void multiply_avx2(tile *t, const part *at, uint32_t channels)
+{
+    multiply(t, at, channels, 2, 2);
 }
 TD_TARGET_AVX2 static void finish_avx2(tile *t, const part *at)
 {
     finish(t, at);
 }
-TD_TARGET_AVX512 FUSED static void multiply_avx512(tile *t, const part *at, uint32_t first, uint32_t channels)
+TD_TARGET_AVX512 FUSED static void multiply_avx512(tile *t, const part *at, uint32_t channels)
 {
-    multiply(t, at, first, channels);
+    multiply(t, at, channels, 4, 4);
+}
+TD_TARGET_AVX512 FUSED static void multiply_row_avx512(tile *t, const part *at, uint32_t channels)
+{
+    multiply(t, at, channels, 1, 4);
 }
 #endif
 static const struct {
-    void (*multiply)(tile *t, const part *at, uint32_t first, uint32_t channels);
+    void (*load_x)(tile *t, const part *at, uint32_t first, uint32_t channels);
+    void (*multiply)(tile *t, const part *at, uint32_t channels);
+    void (*multiply_row)(tile *t, const part *at, uint32_t channels);
     void (*finish)(tile *t, const part *at);
 } variants[TD_ISA_COUNT] = {
-    {multiply_c, finish_c},
+    {load_x_c, multiply_c, multiply_c, finish_c},
 #if TD_X86
-    {multiply_avx2, finish_avx2},
-    {multiply_avx512, finish_avx2},
+    {load_x_avx2, multiply_avx2, multiply_avx2, finish_avx2},
+    {load_x_avx2, multiply_avx512, multiply_row_avx512, finish_avx2},
 #endif
 };
+
+/* One row with weights that are multiplied as they are read. False: there is no such thing for these. */
+static bool multiply_directly(tile *t, const part *at, td_isa isa, uint32_t first, uint32_t channels)
+{
+#if TD_X86
+    if (isa < TD_ISA_AVX512 || at->rows > 1 || !td_linear_has_dot(at->p))
+        return false;
+    for (uint32_t c = 0; c < at->w_columns; c += TD_LINEAR_DOTS) {
+        const unsigned char *w[TD_LINEAR_DOTS];
+        float sums[TD_LINEAR_DOTS][LANES];
+
+        for (uint32_t i = 0; i < TD_LINEAR_DOTS; i++)
+            w[i] = w_at(at, c + i < at->w_columns ? c + i : c);
+        td_linear_dot_avx512(at->p, w, t->x[0], first, channels, sums);
+        for (uint32_t i = 0; i < TD_LINEAR_DOTS; i++)
+            t->sums[0][c + i] += add_lanes(sums[i]);
+    }
+    return true;
+#else
+    (void)t, (void)at, (void)isa, (void)first, (void)channels;
+    return false;
+#endif
+}
+
+static void compute(tile *t, const part *at, td_isa isa, uint32_t first, uint32_t channels)
+{
+    variants[isa].load_x(t, at, first, channels);
+    if (multiply_directly(t, at, isa, first, channels))
+        return;
+    load_w(t, at, first, channels, MOST_TOGETHER);
+    (at->rows > 1 ? variants[isa].multiply : variants[isa].multiply_row)(t, at, channels);
+}
 
 void td_cpu_linear(const void *params, const td_block *at)
 {
@@ -218,11 +273,11 @@ void td_cpu_linear(const void *params, const td_block *at)
                      .w_columns = p->gate ? 2 * columns : columns};
     const td_isa isa = td_cpu_isa_level();
     tile *t = at->local;
-    memset(t, 0, sizeof *t); /* rows and columns beyond the last are multiplied, too */
+    memset(t->sums, 0, whole(it.rows, MOST_TOGETHER) * sizeof t->sums[0]);
     for (uint32_t first = 0; first < p->ins; first += STEP) {
         if (!td_block_goes_on(at))
             return;
-        variants[isa].multiply(t, &it, first, p->ins - first < STEP ? p->ins - first : STEP);
+        compute(t, &it, isa, first, p->ins - first < STEP ? p->ins - first : STEP);
     }
     variants[isa].finish(t, &it);
 }
