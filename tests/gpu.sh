@@ -383,9 +383,9 @@ print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join
     LD_LIBRARY_PATH=$beside${beside:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH-} \
         bench attention --rounds 1 ${tuned:+--tuning "$tuned"} --n 256,512,1024,2048,4096,16384
     ! needs torch bench-peers python3 -c 'import torch' ||
-        { step bench-peers python3 "$root/tests/bench_peers.py" "$build" --json "$work/results/peers.json" && cat "$log"; }
+        { step bench-peers python3 "$root/tests/bench/bench_peers.py" "$build" --json "$work/results/peers.json" && cat "$log"; }
     ! needs 'torch or numpy' bench-minilm python3 -c 'import numpy, torch' || {
-        step bench-minilm python3 "$root/tests/bench_minilm.py" "$build" --json "$work/results/minilm.json" \
+        step bench-minilm python3 "$root/tests/bench/bench_minilm.py" "$build" --json "$work/results/minilm.json" \
             ${strict:+--strict} || [ "$status" = missed-targets ]
         [ ! -s "$log" ] || cat "$log"
     }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/tool/accuracy.h"
+#include "engine_plugin/tool/samples.h"
 
 typedef struct scored {
     uint32_t layer, head, inputs;

@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine_plugin/tool/bench_lanes.h"
 #include "engine_plugin/tool/daemon.h"
+#include "engine_plugin/tool/lanes.h"
 #include "engine_plugin/tool/survey.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/target.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine_plugin/tool/accuracy.h"
+#include "engine_plugin/tool/samples.h"
 #include "interop/base.h"
 #include "kernels/attention/cpu.h"
 #include "tandem/tandem.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/exec/exec.h"
-#include "engine_plugin/tool/accuracy.h"
+#include "engine_plugin/tool/samples.h"
 #include "kernels/attention/cpu.h"
 #include "tandem/tandem.h"
 

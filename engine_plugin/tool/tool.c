@@ -127,6 +127,19 @@ int tool_words(const char *command, const char *option, const char *list, const 
     return TOOL_OK;
 }
 
+bool tool_has(const char *list, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = list; at && *at;) {
+        const char *comma = strchr(at, ',');
+        const size_t part = comma ? (size_t)(comma - at) : strlen(at);
+        if (part == length && !memcmp(at, word, length))
+            return true;
+        at = comma ? comma + 1 : NULL;
+    }
+    return !list;
+}
+
 bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out)
 {
     char *end = NULL;

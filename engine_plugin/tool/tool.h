@@ -39,6 +39,8 @@ int tool_word(const char *value, const char *const *words);
 /* Checks an option's comma-separated list. Returns TOOL_OK, or TOOL_USAGE after a line that names the word that is none of
  * `words`, or is there twice. */
 int tool_words(const char *command, const char *option, const char *list, const char *const *words);
+/* Whether a comma-separated list has that word. NULL has them all. */
+bool tool_has(const char *list, const char *word);
 bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out);
 
 /* JSON on stdout: a quoted string, with everything escaped that has to be. */
@@ -113,6 +115,9 @@ bool tool_cuda_run(tool_cuda *cuda, const tandem_attention *op, const void *cons
                    unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes);
 void tool_cuda_close(tool_cuda *cuda);
 
+/* A program of ours, beside this one or where installations have it: "tandem-bench", "tandemd". False if it is in neither. */
+bool tool_program(const char *name, char *path, size_t bytes);
+
 /* Reads a table that `tandem tune` wrote, as text that the caller frees, or parsed. False, and the reason, if it is none. */
 bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes);
 bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_bytes);
@@ -134,12 +139,12 @@ void tool_print_zsh_completion(void);
 void tool_print_fish_completion(void);
 
 int tool_sample_qkv(int argc, char **argv);
-int tool_accuracy(int argc, char **argv);
+int tool_accuracy(int argc, char **argv); /* this and the next start tandem-bench */
+int tool_bench(int argc, char **argv);
 int tool_calibrate(int argc, char **argv);
 int tool_attend(int argc, char **argv);
 int tool_info(int argc, char **argv);
 int tool_probe(int argc, char **argv);
-int tool_bench(int argc, char **argv);
 int tool_tune(int argc, char **argv);
 int tool_plan(int argc, char **argv);
 int tool_run(int argc, char **argv);

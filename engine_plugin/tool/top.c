@@ -13,8 +13,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "engine_plugin/tool/bench.h"
 #include "engine_plugin/tool/daemon.h"
+#include "engine_plugin/tool/series.h"
 #include "tandem/tandem.h"
 
 /* clang-format off */

@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 
 #include "engine_plugin/client/tuning_file.h"
-#include "engine_plugin/tool/bench.h"
+#include "engine_plugin/tool/attention_times.h"
 #include "interop/base.h"
+#include "interop/cu/driver.h"
 
 enum { MOST_ROWS_AT_ONCE = 1 << 19, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
 /* That a kernel has the GPU at a time, small shapes a tenth: until its clock is what its power allows. */
@@ -142,15 +143,15 @@ static bool default_path(char *path, size_t bytes, char *why, size_t why_bytes)
     return true;
 }
 
-static json_t *times_json(const td_tuning_times times)
+static json_t *times_json(const td_tuning_times us)
 {
     bool any = false;
     json_t *planes = json_array();
     for (uint32_t i = 0; i < TD_TUNING_PLANES; i++) {
         json_t *lengths = json_array();
         for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
-            any = any || times[i][j] > 0;
-            json_array_append_new(lengths, times[i][j] > 0 ? json_real((double)times[i][j]) : json_null());
+            any = any || us[i][j] > 0;
+            json_array_append_new(lengths, us[i][j] > 0 ? json_real((double)us[i][j]) : json_null());
         }
         json_array_append_new(planes, lengths);
     }
@@ -206,21 +207,90 @@ typedef struct plan {
     uint32_t longest;
 } plan;
 
-static bool measure_part(bench_tune *t, td_tuning_part *part, const plan *wanted, char *why, size_t why_bytes)
+/* Microseconds of our own kernels, in the order of kernels/attention/tuning.h; 0: not measured. */
+typedef struct costs {
+    double kernel[TD_TUNING_COSTS], whole[TD_TUNING_COSTS]; /* whole: with the prologue; 0 if there is none */
+} costs;
+
+/* Opens what measures; a precision has the device for run_us at a time. *device: its name, compute capability and
+ * multiprocessors. */
+static bool open_times(times *t, bool cpu, double run_us, td_tuning_table *device, char *why, size_t why_bytes)
+{
+    *t = (times){.cpu = cpu, .rounds = 1, .run_us = run_us, .tunes = true};
+    if (!times_open(t, why, why_bytes)) {
+        times_close(t);
+        return false;
+    }
+    const td_cu_info *info = cpu ? NULL : td_cu_device_info(t->device);
+    snprintf(device->device, sizeof device->device, "%.*s", TD_TUNING_DEVICE - 1, info ? info->name : "CPU");
+    device->sm = info ? info->sm : 0;
+    device->multiprocessors = info ? info->multiprocessors : 1;
+    return true;
+}
+
+/* precisions: "8b,f16" or with "4b". */
+static bool measure_shape(times *t, const times_shape *s, const char *precisions, costs *out, char *why,
+                          size_t why_bytes)
+{
+    times_row rows[TIMES_ROWS] = {{0}};
+    uint32_t sets = 0;
+    *out = (costs){0};
+    if (!t->cpu && td_cu_enter(t->device, why, why_bytes) != TANDEM_OK)
+        return false;
+    const uint32_t count = times_make_rows(t, s, precisions, rows, &sets, why, why_bytes);
+    if (count)
+        times_measure(t, s, rows, count, sets, why, why_bytes);
+    if (!t->cpu)
+        td_cu_leave(t->device);
+    for (uint32_t i = 0; i < count; i++) {
+        const int cost = rows[i].precision == TANDEM_PRECISION_F16  ? TD_TUNING_F16
+                         : rows[i].precision == TANDEM_PRECISION_8B ? TD_TUNING_8B
+                                                                    : TD_TUNING_4B;
+        if (rows[i].us[TIMES_SUSTAINED].count)
+            (rows[i].kind == TIMES_KERNEL ? out->kernel : out->whole)[cost] = times_median(&rows[i], TIMES_SUSTAINED);
+        if (rows[i].why[0] && !why[0])
+            td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", times_precisions[rows[i].precision], rows[i].why);
+    }
+    times_free_rows(rows, count);
+    return count && !why[0];
+}
+
+/* Small shapes have the GPU a tenth as long. */
+static bool is_small(const times_shape *s)
+{
+    const uint64_t rows = s->queries > s->n ? s->queries : s->n;
+    return s->batch * s->heads * rows <= 1 << 16;
+}
+
+/* Of a table: as many queries as keys, or few, of which only the kernels are measured. */
+static times_shape shape_of(const td_tuning_part *part, uint32_t planes, uint32_t queries, uint32_t keys)
+{
+    times_shape s = {.batch = 1,
+                     .heads = planes,
+                     .kv_heads = planes,
+                     .queries = queries,
+                     .n = keys,
+                     .dim = part->head_dim,
+                     .causal = part->causal && queries == keys,
+                     .kernels_only = queries != keys};
+    s.small = is_small(&s);
+    return s;
+}
+
+static bool measure_part(times *t, td_tuning_part *part, const plan *wanted, char *why, size_t why_bytes)
 {
     for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
         for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
             const uint32_t n = td_tuning_length(j);
             const uint32_t planes = td_tuning_planes(i);
-            const bench_tune_shape all = {1, planes, planes, n, n, part->head_dim, part->causal, false},
-                                   few = {1, planes, planes, TD_TUNING_FEW, n, part->head_dim, false, true};
+            const times_shape all = shape_of(part, planes, n, n), few = shape_of(part, planes, TD_TUNING_FEW, n);
             const uint64_t rows = (uint64_t)planes * n;
-            bench_times us = {0}, us_few = {0};
+            costs us = {0}, us_few = {0};
             if (n <= wanted->longest && rows <= MOST_ROWS_AT_ONCE &&
-                !bench_tune_run(t, &all, wanted->precisions, &us, why, why_bytes))
+                !measure_shape(t, &all, wanted->precisions, &us, why, why_bytes))
                 return false;
             if (n <= wanted->longest && rows <= MOST_KEYS_AT_ONCE && !part->causal &&
-                !bench_tune_run(t, &few, wanted->precisions, &us_few, why, why_bytes))
+                !measure_shape(t, &few, wanted->precisions, &us_few, why, why_bytes))
                 return false;
             for (int c = 0; c < TD_TUNING_COSTS; c++) {
                 part->costs[c].kernel[i][j] = (float)us.kernel[c];
@@ -238,24 +308,35 @@ static uint32_t random_length(uint64_t *state, double low, double high)
 }
 
 /* Any shape within reason: grouped heads, as many queries as keys, or few, or any number of either. */
-static bench_tune_shape random_shape(uint64_t *state, double most_pairs)
+static times_shape random_shape(uint64_t *state, double most_pairs)
 {
     static const uint32_t heads[] = {1, 2, 4, 8, 12, 16, 24, 32, 40, 64}, groups[] = {1, 1, 2, 4, 8},
                           dims[] = {64, 80, 96, 128};
     for (;;) {
         const uint32_t group = groups[bench_random(state) % 5], how = bench_random(state) % 3;
-        bench_tune_shape s = {.batch = 1 + (uint32_t)(bench_random(state) % 8),
-                              .heads = heads[bench_random(state) % 10],
-                              .keys = random_length(state, 64, 32768),
-                              .head_dim = dims[bench_random(state) % 4],
-                              .causal = bench_random(state) % 2};
+        times_shape s = {.batch = 1 + (uint32_t)(bench_random(state) % 8),
+                         .heads = heads[bench_random(state) % 10],
+                         .n = random_length(state, 64, 32768),
+                         .dim = dims[bench_random(state) % 4],
+                         .causal = bench_random(state) % 2};
         s.kv_heads = s.heads / group;
-        s.queries = how == 0 ? s.keys : random_length(state, 1, how == 1 ? 64 : 32768);
-        const double rows = (double)s.batch * s.heads * (s.queries > s.keys ? s.queries : s.keys);
-        if (s.heads % group == 0 && (double)s.batch * s.heads * s.queries * s.keys <= most_pairs &&
+        s.queries = how == 0 ? s.n : random_length(state, 1, how == 1 ? 64 : 32768);
+        s.small = is_small(&s);
+        const double rows = (double)s.batch * s.heads * (s.queries > s.n ? s.queries : s.n);
+        if (s.heads % group == 0 && (double)s.batch * s.heads * s.queries * s.n <= most_pairs &&
             rows <= 2 * MOST_KEYS_AT_ONCE)
             return s;
     }
+}
+
+/* tandem_precision that AUTO is for the shape, by a table or by what there is (NULL). */
+static uint32_t auto_takes(const times *t, const times_shape *s, const td_tuning_table *table)
+{
+    const tandem_attention op = times_op(s, TANDEM_PRECISION_AUTO);
+    td_target target = t->target;
+    if (table)
+        target.tuning = table;
+    return td_attention_precision(&op, &target);
 }
 
 /* Measures random shapes, and what auto loses by taking what it takes. */
@@ -271,18 +352,17 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
     uint32_t over = 0;
     if (path && !tool_tuning(path, &table, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    bench_tune *t = bench_tune_open(cpu, PROVE_US, why, sizeof why);
-    if (!t)
+    times t;
+    if (!open_times(&t, cpu, PROVE_US, &device, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    bench_tune_device(t, &device);
     bool good = !path || td_tuning_fits(&table, device.sm, device.device, why, sizeof why);
     json_t *list = json_array();
     for (uint32_t i = 0; i < shapes && good; i++) {
-        const bench_tune_shape s = random_shape(&state, cpu ? 1e6 : 1e10);
-        const uint32_t taken = bench_tune_auto(t, &s, path ? &table : NULL);
-        bench_times us;
+        const times_shape s = random_shape(&state, cpu ? 1e6 : 1e10);
+        const uint32_t taken = auto_takes(&t, &s, path ? &table : NULL);
+        costs us;
         double whole[4] = {0}, best = 0;
-        good = bench_tune_run(t, &s, device.sm >= 80 && device.sm < 90 ? "8b,f16,4b" : "8b,f16", &us, why, sizeof why);
+        good = measure_shape(&t, &s, device.sm >= 80 && device.sm < 90 ? "8b,f16,4b" : "8b,f16", &us, why, sizeof why);
         for (int c = 0; c < TD_TUNING_COSTS && good; c++) {
             const double it = whole[precisions[c]] = us.whole[c] > 0 ? us.whole[c] : us.kernel[c];
             best = it > 0 && (best == 0 || it < best) ? it : best;
@@ -293,17 +373,17 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
         bench_add(&losses, loss);
         over += loss > 0.05;
         printf("b%u h%-2u/%-2u q%-5u k%-5u d%-3u %-6s f16 %9.1f  8b %9.1f us  auto %-3s %+5.1f %%\n", (unsigned)s.batch,
-               (unsigned)s.heads, (unsigned)s.kv_heads, (unsigned)s.queries, (unsigned)s.keys, (unsigned)s.head_dim,
+               (unsigned)s.heads, (unsigned)s.kv_heads, (unsigned)s.queries, (unsigned)s.n, (unsigned)s.dim,
                s.causal ? "causal" : "", whole[TANDEM_PRECISION_F16], whole[TANDEM_PRECISION_8B], names[taken],
                100 * loss);
         json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:s, s:f}", "batch",
                                               (int)s.batch, "heads", (int)s.heads, "kv_heads", (int)s.kv_heads, "q_len",
-                                              (int)s.queries, "kv_len", (int)s.keys, "d", (int)s.head_dim, "causal",
+                                              (int)s.queries, "kv_len", (int)s.n, "d", (int)s.dim, "causal",
                                               (int)s.causal, "f16_us", whole[TANDEM_PRECISION_F16], "8b_us",
                                               whole[TANDEM_PRECISION_8B], "4b_us", whole[TANDEM_PRECISION_4B], "auto",
                                               names[taken], "loss", loss));
     }
-    bench_tune_close(t);
+    times_close(&t);
     if (losses.count)
         printf("%s, auto by %s: %zu shapes, %u lose more than 5 %%, at most %.1f %%\n", device.device,
                path ? path : "what came with this build", losses.count, (unsigned)over, 100 * bench_at(&losses, 1));
@@ -376,20 +456,19 @@ int tool_tune(int argc, char **argv)
         return tool_fail("tune", "%s", why);
     if (!tool_can_save("--out", path, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    bench_tune *t = bench_tune_open(false, quick ? QUICK_US : TUNE_US, why, sizeof why);
-    if (!t)
+    times t;
+    if (!open_times(&t, false, quick ? QUICK_US : TUNE_US, &table, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    bench_tune_device(t, &table);
     const plan wanted = {with_4b || table.sm < 90 ? "8b,f16,4b" : "8b,f16", quick ? QUICK_LENGTH : UINT32_MAX};
     bool good = true;
     for (uint32_t p = 0; p < table.count && good; p++) {
         const uint64_t begin_ns = td_now_ns();
-        good = measure_part(t, &table.parts[p], &wanted, why, sizeof why);
+        good = measure_part(&t, &table.parts[p], &wanted, why, sizeof why);
         printf("%s: d%u%s: %.1f s\n", table.device, (unsigned)table.parts[p].head_dim,
                table.parts[p].causal ? ", causal" : "", 1e-9 * (double)(td_now_ns() - begin_ns));
         fflush(stdout);
     }
-    bench_tune_close(t);
+    times_close(&t);
     if (good)
         good = write_table(&table, path, why, sizeof why);
     if (!good)

@@ -45,6 +45,23 @@ if [ -x "$build/tandem" ]; then
             exit 1
         }
     done
+    # What few need is a program of its own, which its user finds; its user says so where it was left out.
+    if [ -x "$build/tandem-bench" ]; then
+        env -i "$prefix/bin/tandem" bench attention --backend cpu --only lunch 2>"$work/log" || [ $? = 2 ] || exit 1
+        grep -qx 'tandem bench attention: --only "lunch": must be large or small' "$work/log" || {
+            echo "tandem does not find tandem-bench: $(cat "$work/log")"
+            exit 1
+        }
+    fi
+    cp "$prefix/bin/tandem" "$work/alone"
+    for command in bench accuracy; do
+        "$work/alone" $command --quick 2>"$work/log" || [ $? = 1 ] || exit 1
+        grep -qx "tandem $command: tandem-bench, which does this, is not installed: .*" "$work/log" || {
+            echo "tandem $command does not say that it lacks tandem-bench: $(cat "$work/log")"
+            exit 1
+        }
+        "$work/alone" $command --help >"$work/log"
+    done
 fi
 library=$(find "$prefix" -name libtandem.so)
 libdir=${library%/*}
@@ -66,7 +83,8 @@ fi
 # What lies beside the library is found without ldconfig or LD_LIBRARY_PATH, by the library and by the programs.
 jansson=$(ldd "$library" | sed -n 's/.*libjansson.so.4 => \([^ ]*\).*/\1/p')
 cp "$jansson" "$libdir/libjansson.so.4"
-for file in "$library" "$prefix/bin/tandemd" "$prefix/bin/tandem"; do
+for file in "$library" "$prefix/bin/tandemd" "$prefix/bin/tandem" "$prefix"/libexec/tandem-bench*; do
+    [ -e "$file" ] || continue
     [ "$(realpath "$(env -u LD_LIBRARY_PATH ldd "$file" | sed -n 's/.*libjansson.so.4 => \([^ ]*\).*/\1/p')")" = \
         "$(realpath "$libdir/libjansson.so.4")" ] || {
         echo "${file##*/} does not look beside the library"

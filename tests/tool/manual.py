@@ -18,7 +18,8 @@ from tool.words import Words
 TOPICS = """sample-qkv attend accuracy calibrate run plan fetch tokenize generate logits perplexity doctor info top bench bench-handover bench-attention bench-linear bench-daemon
 tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
-FILES = {"version": None, "help": None, "bench": None}
+FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c"}
+FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon")}
 
 
 class Manual(unittest.TestCase):
@@ -51,11 +52,11 @@ class Manual(unittest.TestCase):
     def test_every_option_is_explained(self):
         """What a command reads is in its help, and what is in its help it knows, with the same words."""
         for topic in TOPICS:
-            source = FILES.get(topic, f"{topic.replace('-', '_')}.c")
+            source = FILES.get(topic, f"engine_plugin/tool/{topic.replace('-', '_')}.c")
             explained = self.options(topic)
             if not source:
                 continue
-            read = set(re.findall(r'\{"(--[a-z0-9-]+)", (?:&|NULL)', (SOURCE / "engine_plugin/tool" / source).read_text()))
+            read = set(re.findall(r'\{"(--[a-z0-9-]+)", (?:&|NULL)', (SOURCE / source).read_text()))
             inputs = {"--in"} if topic in ("accuracy", "calibrate") else set()  # lists of files, which are read apart
             self.assertEqual(read | inputs, set(explained), topic)
             for option, words in explained.items():

@@ -298,7 +298,7 @@ class Figures(unittest.TestCase):
         self.assertGreater(before[7], 1.3 * after[7])  # fewer codes are 0 once Q is smoothed
         self.assertGreater(figures["figure_17"]["before"][-1], 0.1)
         self.assertLess(abs(figures["figure_17"]["after"][-1]), 0.005)
-        script = [sys.executable, HERE.parent.parent / "demo/figures.py", data, FOLDER / "png"]
+        script = [sys.executable, HERE.parent / "bench/figures.py", data, FOLDER / "png"]
         run = subprocess.run(script, capture_output=True, text=True)
         self.assertEqual(run.returncode, 0, run.stderr)
         for name in ("figure_17.png", "figure_20.png"):

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "engine_plugin/tool/bench_lanes.h"
-#include "engine_plugin/tool/bench_small.h"
+#include "engine_plugin/tool/lanes.h"
+#include "tests/bench/small.h"
 
 static bench_vk vk;
 static lane one;

@@ -1,7 +1,7 @@
 /* The tool's exit status where what it measures goes wrong, which no machine does on demand: sessions that refuse every job,
  * memory that is not there, and a GPU (the fake one, which computes nothing) that does not add up as the twin does.
  *
- * test_tool_status bench daemon --client ...: it is the tool, which starts itself so; ACCEPTS in the environment is how many
+ * test_tool_status daemon --client ...: it is tandem-bench, which starts itself so; ACCEPTS in the environment is how many
  * jobs of that client are not refused.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -22,6 +22,7 @@
 #include "engine_plugin/tool/tool.h"
 #include "kernels/attention/attention.h"
 #include "tandem/tandem.h"
+#include "tests/bench/bench.h"
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/fake_image.h"
 #include "tests/interop/faults.h"
@@ -51,7 +52,7 @@ static int run(char **argv, char said[2000])
     while (argv[argc])
         argc++;
     dup2(fileno(file), STDERR_FILENO);
-    status = tool_main(argc, argv);
+    status = strcmp(argv[1], "bench") ? tool_main(argc, argv) : bench_main(argc - 1, argv + 1);
     dup2(before, STDERR_FILENO);
     close(before);
     rewind(file);
@@ -231,7 +232,7 @@ int main(int argc, char **argv)
 
     if (argc > 1) {
         accepts = getenv(ACCEPTS) ? strtoull(getenv(ACCEPTS), NULL, 10) : UINT64_MAX;
-        return tool_main(argc, argv);
+        return bench_main(argc, argv);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Data for demo/figures.py: codes of Q before and after smoothing, and a dot product of P and V on the 13-bit
+/* Data for figures.py: codes of Q before and after smoothing, and a dot product of P and V on the 13-bit
  * accumulator.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -7,9 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine_plugin/tool/accuracy.h"
 #include "kernels/attention/cpu.h"
 #include "kernels/target.h"
+#include "tests/bench/bench.h"
 
 /* How often each INT4 code occurs in Q: [15], -7 first. */
 static json_t *histogram(const td_head *head, uint32_t smooth)
@@ -70,7 +70,7 @@ static json_t *dot_product(const td_head *head, bool smooth)
     return errors;
 }
 
-int tool_figures(const char *path, const tool_samples *samples)
+int bench_figures(const char *path, const tool_samples *samples)
 {
     static const tool_family family = {
         .name = "figure 20", .q_offset = 0.5, .spread = 0.5, .q_outlier = 6.5, .outliers = 4, .token_spread = 0.35};

@@ -13,14 +13,15 @@
 #include <string.h>
 
 #include "engine_plugin/exec/exec.h"
-#include "engine_plugin/tool/bench.h"
-#include "engine_plugin/tool/bench_cublas.h"
+#include "engine_plugin/tool/nvml.h"
 #include "interop/cu/driver.h"
 #include "kernels/attention/attention.h"
 #include "kernels/blocks.h"
 #include "kernels/builder.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/linear/linear.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/cublas.h"
 
 enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, OWN_ROWS = 1024 };
 enum { X = TD_LINEAR_X, W = TD_LINEAR_W, SCALE = TD_LINEAR_SCALE, Y = TD_LINEAR_Y, VIEWS = TD_LINEAR_VIEWS };

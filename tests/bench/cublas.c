@@ -4,7 +4,7 @@
  *
  * cuBLASLt is not needed to build this: what is used of it is declared here, as its header has it.
  */
-#include "engine_plugin/tool/bench_cublas.h"
+#include "tests/bench/cublas.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

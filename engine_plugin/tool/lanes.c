@@ -8,7 +8,7 @@
  * begin and end come from its report, which has them on CLOCK_MONOTONIC: they go back to the GPU's clock by the offset
  * that the session's stream used, where that clock is also the one of Vulkan's timestamps; else by a pair of readings.
  */
-#include "engine_plugin/tool/bench_lanes.h"
+#include "engine_plugin/tool/lanes.h"
 
 #include <math.h>
 #include <poll.h>

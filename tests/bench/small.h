@@ -2,12 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TOOL_BENCH_SMALL_H
-#define TD_TOOL_BENCH_SMALL_H
+#ifndef TD_BENCH_SMALL_H
+#define TD_BENCH_SMALL_H
 
 #include <sched.h>
 
-#include "engine_plugin/tool/bench.h"
+#include "tests/bench/bench.h"
 
 /* Two processors of `of` that are no threads of one core, which share its units, as files below `folder` say
  * (/sys/devices/system/cpu); those that it does not name are cores of their own. False if there are none. Needs _GNU_SOURCE. */

@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/tool/bench_lanes.h"
-#include "engine_plugin/tool/bench_small.h"
+#include "engine_plugin/tool/lanes.h"
+#include "engine_plugin/tool/nvml.h"
 #include "kernels/builder.h"
 #include "shaders/filter_shared.h"
+#include "tests/bench/small.h"
 
 enum { LANES = 10, PAYLOADS = 5, LAUNCHES = 20 };
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "kernels/minilm"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "kernels/minilm"))
 import minilm
 
 TOKENS, CPU_THREADS = 128, 2

@@ -2,12 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TOOL_BENCH_LANES_H
-#define TD_TOOL_BENCH_LANES_H
+#ifndef TD_TOOL_LANES_H
+#define TD_TOOL_LANES_H
 
 #include "engine_plugin/exec/exec.h"
-#include "engine_plugin/tool/bench.h"
-#include "engine_plugin/tool/bench_vk.h"
+#include "engine_plugin/tool/series.h"
+#include "engine_plugin/tool/vk.h"
 
 typedef enum payload_kind { PAYLOAD_EMPTY, PAYLOAD_GATHER, PAYLOAD_ATTENTION } payload_kind;
 

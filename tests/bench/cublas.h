@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TOOL_BENCH_CUBLAS_H
-#define TD_TOOL_BENCH_CUBLAS_H
+#ifndef TD_BENCH_CUBLAS_H
+#define TD_BENCH_CUBLAS_H
 
 #include "interop/cu/cu.h"
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/tool/accuracy.h"
+#include "tests/bench/bench.h"
 
 enum { MAX_ROWS = 10, MAX_CHECKS = 10, MAX_SAMPLE_SETS = 8, MAX_FILES = 64 };
 
@@ -781,7 +781,7 @@ static int refuse_clash(const accuracy *a)
     return TOOL_OK;
 }
 
-int tool_accuracy(int argc, char **argv)
+int bench_accuracy(int argc, char **argv)
 {
     accuracy a = {.threads = tool_cores()};
     const tool_option options[] = {{"--json", &a.json, NULL},       {"--backend", &a.backend, NULL},
@@ -808,7 +808,7 @@ int tool_accuracy(int argc, char **argv)
     if (!status && a.file_count && !tool_samples_exact(&a.file, a.threads, a.why, sizeof a.why))
         status = tool_fail("accuracy", "%s", a.why);
     if (!status)
-        status = a.figures ? tool_figures(a.figures, a.file_count ? &a.file : NULL) : run(&a);
+        status = a.figures ? bench_figures(a.figures, a.file_count ? &a.file : NULL) : run(&a);
     for (uint32_t i = 0; i < a.set_count; i++)
         tool_samples_free(&a.sets[i].samples);
     tool_samples_free(&a.file);

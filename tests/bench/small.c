@@ -7,7 +7,7 @@
  * a thread waits for whoever has that thread's core.
  */
 #define _GNU_SOURCE
-#include "engine_plugin/tool/bench_small.h"
+#include "tests/bench/small.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/tool/bench_lanes.h"
+#include "engine_plugin/tool/lanes.h"
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 

@@ -4,8 +4,8 @@
  *
  * The loader is opened at run time, as everywhere in the tool.
  */
-#ifndef TD_TOOL_BENCH_VK_H
-#define TD_TOOL_BENCH_VK_H
+#ifndef TD_TOOL_VK_H
+#define TD_TOOL_VK_H
 
 #include <pthread.h>
 

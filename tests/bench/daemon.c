@@ -21,8 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine_plugin/tool/bench_lanes.h"
 #include "engine_plugin/tool/daemon.h"
+#include "engine_plugin/tool/lanes.h"
+#include "tests/bench/bench.h"
 
 enum { CLIENTS = 8, MOST_WAITS = 8192, FRAMES_PER_S = 60, START_S = 90 };
 enum { HERE, THERE, LANES };
@@ -183,7 +184,7 @@ static pid_t start_client(const bench *b, uint32_t index)
     snprintf(fd_text, sizeof fd_text, "%d", b->table_fd);
     snprintf(index_text, sizeof index_text, "%u", (unsigned)index);
     char *const argv[] = {
-        (char *)"tandem", (char *)"bench", (char *)"daemon", (char *)"--client", fd_text, index_text, NULL};
+        (char *)"tandem-bench", (char *)"daemon", (char *)"--client", fd_text, index_text, NULL};
     const pid_t pid = fork();
     if (!pid) {
         fcntl(b->table_fd, F_SETFD, 0);
@@ -197,14 +198,11 @@ static pid_t start_client(const bench *b, uint32_t index)
 static void become_daemon(const bench *b)
 {
     char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 16);
     const int log = open(b->log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0ul, 0ul, 0ul);
     dup2(log, STDERR_FILENO);
-    while (length > 0 && path[length - 1] != '/')
-        length--;
-    snprintf(path + (length > 0 ? length : 0), 16, "tandemd");
-    execl(path, "tandemd", "--socket", b->socket, "--config", b->config, (char *)NULL);
+    if (tool_program("tandemd", path, sizeof path))
+        execl(path, "tandemd", "--socket", b->socket, "--config", b->config, (char *)NULL);
     execlp("tandemd", "tandemd", "--socket", b->socket, "--config", b->config, (char *)NULL);
     _exit(127);
 }

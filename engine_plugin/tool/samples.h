@@ -1,9 +1,9 @@
-/* What `tandem accuracy` and `tandem calibrate` share: heads to measure on, and metrics.
+/* Heads to measure attention on, drawn or read from files, and how far results are from exact ones.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TOOL_ACCURACY_H
-#define TD_TOOL_ACCURACY_H
+#ifndef TD_TOOL_SAMPLES_H
+#define TD_TOOL_SAMPLES_H
 
 #include "engine_plugin/tool/tool.h"
 #include "kernels/attention/cpu/variants.h"
@@ -68,9 +68,6 @@ tool_metrics tool_measure(const float *o, const double *exact, size_t n);
 /* One head through the plan that a session would make, on the CPU, or on the GPU that `cuda` opened. */
 bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, tool_cuda *cuda, float *o,
                    uint32_t threads, char *why, size_t why_bytes);
-
-/* Writes what demo/figures.py draws, measured on the first head of `samples` or (NULL) on synthetic ones. */
-int tool_figures(const char *path, const tool_samples *samples);
 
 uint32_t tool_cores(void);
 

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TOOL_BENCH_CUDNN_H
-#define TD_TOOL_BENCH_CUDNN_H
+#ifndef TD_BENCH_CUDNN_H
+#define TD_BENCH_CUDNN_H
 
 #include "interop/cu/cu.h"
 

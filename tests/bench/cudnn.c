@@ -7,7 +7,7 @@
  *
  *     S = Q K^T ; S * scale ; [row >= column ? S : -inf] ; exp(S - max) / sum ; O = P V
  */
-#include "engine_plugin/tool/bench_cudnn.h"
+#include "tests/bench/cudnn.h"
 
 #include <dlfcn.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine_plugin/tool/bench_vk.h"
+#include "engine_plugin/tool/vk.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
