@@ -11,7 +11,7 @@
 int main(void)
 {
     const test_cases *const parts[] = {
-        &wire_messages_cases, &wire_socket_cases, &wire_ring_cases, &wire_conversation_cases,
+        &wire_messages_cases, &wire_greeting_cases, &wire_socket_cases, &wire_ring_cases, &wire_conversation_cases,
     };
 
     /* No memfd of this program's, whatever goes wrong, can take the machine's memory. */

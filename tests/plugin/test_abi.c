@@ -1,14 +1,15 @@
-/* Programs that were built with other versions of the headers work with this library.
+/* Programs that were built with other versions of the headers, or speak other versions of the wire, work with this library.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  *   abi/structs.c   structs that are shorter and longer than ours, in and out
  *   abi/layout.c    what the first headers had is where it was: as it is compiled
- *   abi/91e7f33     the first headers, as they were, and a game that is built with them
+ *   abi/wire.c      an old client with the tandemd of today, and the reverse
+ *   abi/91e7f33     the first headers and their wire, as they were, and a game that is built with them
  */
 #include "tests/plugin/abi/rig.h"
 
-static group_daemon served;
+group_daemon served;
 static char models[] = "/tmp/tandem-models-XXXXXX";
 
 /* Runs the game, in this machine's tandemd or by itself. */
@@ -72,7 +73,7 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const test_cases *const parts[] = {&abi_structs_cases, &games};
+    const test_cases *const parts[] = {&abi_structs_cases, &games, &abi_wire_cases};
 
     return run_cases("tests", parts, sizeof parts / sizeof *parts, set_up, tear_down);
 }

@@ -37,6 +37,6 @@ void close_rings(td_ring *daemon, td_ring *client);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, note_fds, same_fds)
 
 /* Each file's, in the order in which they run. */
-extern const test_cases wire_messages_cases, wire_socket_cases, wire_ring_cases, wire_conversation_cases;
+extern const test_cases wire_messages_cases, wire_greeting_cases, wire_socket_cases, wire_ring_cases, wire_conversation_cases;
 
 #endif

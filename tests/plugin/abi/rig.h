@@ -5,6 +5,7 @@
 #include "tests/plugin/daemon_util.h"
 #include "tests/cases.h"
 
-extern const test_cases abi_structs_cases;
+extern group_daemon served; /* today's */
+extern const test_cases abi_structs_cases, abi_wire_cases;
 
 #endif
