@@ -625,7 +625,10 @@ td_wire_sizes td_wire_sizes_first(void);
 td_wire_sizes td_wire_sizes_with(const td_wire_hello *hello);
 /* Which of the features that it would like are there with it. */
 uint64_t td_wire_features_with(const td_wire_hello *hello);
-/* The version of each operation that is known here, and of those of `theirs` that both know. */
+/* How long a ring of such slots and reports is. */
+uint64_t td_wire_ring_bytes(const td_wire_sizes *sizes);
+/* What peers of version 1 have; the version of each operation that is known here, and of those of `theirs` that both know. */
+void td_wire_operations_first(uint8_t operations[TD_WIRE_OPERATION_BYTES]);
 void td_wire_operations_here(const td_wire_rules *rules, uint8_t operations[TD_WIRE_OPERATION_BYTES]);
 void td_wire_operations_with(const td_wire_rules *rules, const uint8_t theirs[TD_WIRE_OPERATION_BYTES],
                              uint8_t operations[TD_WIRE_OPERATION_BYTES]);
