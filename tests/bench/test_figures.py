@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import claims
 import limits
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -50,6 +51,12 @@ class Figures(unittest.TestCase):
     def test_documents(self):
         done = tables(ROOT, "--check")
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+
+    def test_each_measurement_is_cited(self):
+        """tests/measured has no file that no document's figure comes from."""
+        self.assertEqual({path.name for path in (ROOT / "tests/measured").iterdir()}, set(claims.FILES.values()))
+        for name in claims.FILES:
+            self.assertTrue(any(re.search(rf"{{[^}}]*\b{name}\b", template) for _, template in claims.CLAIMS), name)
 
     def test_wrong_figure(self):
         original = self.readme.read_text()

@@ -303,7 +303,7 @@ static void test_model_as_measured(void **state)
     json_t *shape, *row;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/tests/measured/h200-attention-fitted.json", source ? source : "..");
+    snprintf(path, sizeof path, "%s/tests/kernels/gpu_model_fitted.json", source ? source : "..");
     json_t *file = json_load_file(path, 0, NULL);
     assert_non_null(file);
     json_array_foreach(json_object_get(file, "shapes"), i, shape)
