@@ -66,7 +66,7 @@ ROOMS = [
 TESTS = {name for prefix, name, _ in ROOMS if prefix.startswith("tests/")}
 # Rooms in which files call each other in circles; that has yet to end. None goes through two rooms. (What is called through a
 # table of functions, such as a description, its caller need not know.)
-TANGLED = {"client", "tool"}
+TANGLED = {"client"}
 # What is compiled into none of our libraries and programs, or not always.
 UNCOMPILED = {"kernels/cuda/cubins_none.c"}
 # What goes by its arguments alone: it keeps nothing, and calls nothing but its like, and what a compiler makes of a copy.
