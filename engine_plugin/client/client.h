@@ -276,6 +276,7 @@ struct tandem_session {
     uint32_t threads, jobs_in_flight, timing, salt;
     uint32_t job_class; /* tandem_class */
     uint64_t wait_bound_ns;
+    bool in_order;    /* jobs are on a stream of the caller's: desc.cuda_stream */
     bool of_worker;   /* of tandemd's worker: memory is cleared before it is another client's */
     td_preempt_flag *preempt; /* td_worker_session_preempt(), or NULL; */
     uint64_t held_ns, late_ns; /* td_worker_session_held() */

@@ -81,14 +81,17 @@ static tandem_status open_inline(tandem_session *s, const tandem_vulkan *vulkan,
 }
 
 /* CUDA on the engine's own GPU. On failure `why` says what keeps it from it, and nothing is left open. */
-static tandem_status open_cuda(tandem_session *s, char *why)
+static tandem_status open_cuda(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
     const td_vk_caps *caps = td_vk_get_caps(s->vk);
     const td_cu_info *info;
     const td_cubin *cubin;
     tandem_status status;
 
-    status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
+    if (desc->cuda_context)
+        status = td_cu_device_open_in(desc->cuda_context, desc->cuda_stream, &s->log, &s->cu, why, TD_WHY_BYTES);
+    else
+        status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
     /* A worker session's jobs come in pieces of many shapes: a graph for each would be made again and again. */
     if (status == TANDEM_OK && s->of_worker)
         td_cu_device_urgency(s->cu, s->job_class == TANDEM_CLASS_FRAME ? TD_CU_SOON : TD_CU_LATER);
@@ -99,6 +102,7 @@ static tandem_status open_cuda(tandem_session *s, char *why)
         return status;
     }
     info = td_cu_device_info(s->cu);
+    s->in_order = desc->cuda_stream != NULL;
     s->target = td_exec_target(info, true);
     s->sm = info->sm;
     s->cuda_driver_version = info->driver_version;
@@ -130,7 +134,7 @@ static tandem_status open_way(tandem_session *s, td_way way, const tandem_sessio
     if (way.sharing == TD_SHARING_INLINE)
         return open_inline(s, desc->vulkan, &g->cuda, why);
     if (!s->cu)
-        status = open_cuda(s, why);
+        status = open_cuda(s, desc, why);
     if (status != TANDEM_OK) {
         td_text(g->no_gpu, sizeof g->no_gpu, "%s", why);
         return status;
@@ -186,6 +190,19 @@ static tandem_status open_remote(tandem_session *s, const tandem_session_desc *d
     return climb(s, device, desc, g, reason, why);
 }
 
+/* On the device of a caller's context, and on no other. */
+static tandem_status open_in_context(tandem_session *s, const tandem_session_desc *desc, td_grounds *g, char *why)
+{
+    char text[TD_WHY_BYTES];
+    const tandem_status status = open_cuda(s, desc, text);
+
+    if (status != TANDEM_OK)
+        return td_fail(why, TD_WHY_BYTES, status, "desc.cuda_context is %p, desc.cuda_stream %p: %s", desc->cuda_context,
+                       desc->cuda_stream, text);
+    td_grounds_with_cuda(g, td_cu_device_info(s->cu));
+    return climb(s, TD_DEVICE_CUDA, desc, g, "", why);
+}
+
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
     static const td_way any_cuda = {TD_DEVICE_CUDA, TD_SHARING_COPY}; /* which needs nothing else */
@@ -204,6 +221,8 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
     g.vulkan = td_vk_get_caps(s->vk);
     if (desc->socket)
         return open_remote(s, desc, &g, why);
+    if (desc->cuda_context)
+        return open_in_context(s, desc, &g, why);
     if (cpu_asked)
         return climb(s, TD_DEVICE_CPU, desc, &g, reason, why);
     td_grounds_ask_cuda(&g);

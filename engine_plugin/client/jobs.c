@@ -333,6 +333,10 @@ static tandem_status check_job(const tandem_session *s, const tandem_job *desc, 
     status = check_rest(desc, operation ? operation->layout.bytes : sizeof desc->op.run, why);
     if (status != TANDEM_OK)
         return status;
+    if (s->in_order && desc->wait.timeline)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "job.wait.timeline is 0x%" PRIx64 ", but jobs of this session are in order on desc.cuda_stream",
+                       desc->wait.timeline);
     return s->broken ? td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken))
                      : TANDEM_OK;
 }

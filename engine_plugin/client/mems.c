@@ -382,6 +382,22 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
     return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
 }
 
+static tandem_status make_cuda(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
+{
+    char text[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    if (!desc->cuda_pointer)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.cuda_pointer is 0");
+    if (!s->cu || !td_way_shares_memory(s->way))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is CUDA (4): %s",
+                       s->cu ? "on the copy rung jobs work on copies of the host's memory"
+                             : "the session does not compute in a CUDA context of this process");
+    status = td_cu_mem_wrap(s->cu, desc->cuda_pointer, desc->bytes, &mem->cu, text, sizeof text);
+    mem->address = mem->cu.address;
+    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "desc.cuda_pointer: %s", text);
+}
+
 /* What neither Vulkan nor CUDA nor the caller has memory for is a block of the session's. */
 tandem_status td_local_mem_share(tandem_session *s, td_mem *mem, char *why)
 {
@@ -393,9 +409,9 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     tandem_status status;
     td_mem *mem;
 
-    if (desc->source > TANDEM_MEM_VULKAN)
+    if (desc->source > TANDEM_MEM_CUDA)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "desc.source is %u; it must be 0 (CREATE), 1 (HOST), 2 (FD) or 3 (VULKAN)", desc->source);
+                       "desc.source is %u; it must be 0 (CREATE), 1 (HOST), 2 (FD), 3 (VULKAN) or 4 (CUDA)", desc->source);
     if (!desc->bytes || desc->bytes > (uint64_t)INT64_MAX)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64, desc->bytes);
     if (desc->reserved)
@@ -408,7 +424,8 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     case TANDEM_MEM_CREATE: status = make_create(s, mem, desc, why); break;
     case TANDEM_MEM_HOST: status = make_host(s, mem, desc, why); break;
     case TANDEM_MEM_FD: status = make_fd(s, mem, desc, why); break;
-    default: status = make_vulkan(s, mem, desc, why); break;
+    case TANDEM_MEM_VULKAN: status = make_vulkan(s, mem, desc, why); break;
+    default: status = make_cuda(s, mem, desc, why); break;
     }
     return status == TANDEM_OK ? s->ops->mem_share(s, mem, why) : status;
 }

@@ -271,6 +271,16 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     if (!desc->tuning && desc->tuning_bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.tuning is NULL, but desc.tuning_bytes is %" PRIu64,
                        desc->tuning_bytes);
+    if (desc->cuda_stream && !desc->cuda_context)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.cuda_context is NULL, but desc.cuda_stream is not");
+    if (desc->cuda_context && (vulkan || desc->socket))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.cuda_context is for sessions without %s, but desc.%s is not NULL", vulkan ? "Vulkan" : "a daemon",
+                       vulkan ? "vulkan" : "socket");
+    if (desc->cuda_context && (desc->backend == TANDEM_BACKEND_CPU || (desc->rung && desc->rung != TANDEM_RUNG_HOST)))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.cuda_context is not NULL: desc.backend, %u, must be 0 or 1 (CUDA), and desc.rung, %u, 0 or 3 (host)",
+                       desc->backend, desc->rung);
     if (!vulkan)
         return TANDEM_OK;
     if (!vulkan->get_instance_proc_addr || !vulkan->instance || !vulkan->physical_device || !vulkan->device)

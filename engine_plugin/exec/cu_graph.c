@@ -412,6 +412,8 @@ static tandem_status prepare(graph_stream *stream, graph_slot *slot, uint64_t se
 
     if (!status)
         status = td_cuda_take_word(&stream->cuda, place, sequence, &b->cancel, why, why_bytes);
+    if (!status)
+        status = td_cuda_after_callers(&stream->cuda, stream->cuda.stream, why, why_bytes);
     b->control = td_stream_control_address(&stream->cuda.base, place);
     return status;
 }

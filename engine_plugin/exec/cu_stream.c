@@ -197,6 +197,9 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
         status = make_event(stream, 0, &stream->brought, why, why_bytes);
     if (!status)
         status = make_event(stream, TD_CU_EVENT_SLEEPS, &stream->tail, why, why_bytes);
+    stream->callers = device->callers;
+    if (!status && stream->callers)
+        status = make_event(stream, 0, &stream->before, why, why_bytes);
     if (!status)
         status = td_cuda_load_kernels(stream, image, why, why_bytes);
     if (!status)
@@ -275,6 +278,8 @@ void td_cuda_destroy(td_stream *base, bool drained)
         TD_CU(device, cuEventDestroy, stream->brought);
     if (stream->tail)
         TD_CU(device, cuEventDestroy, stream->tail);
+    if (stream->before)
+        TD_CU(device, cuEventDestroy, stream->before);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
             TD_CU(device, cuStreamDestroy, streams[i]);
@@ -302,10 +307,23 @@ static tandem_status record_event(td_cuda_stream *stream, td_cu_event event, td_
                        "cuEventRecord");
 }
 
+tandem_status td_cuda_after_callers(td_cuda_stream *stream, td_cu_stream on, char *why, size_t why_bytes)
+{
+    tandem_status status;
+
+    if (!stream->callers)
+        return TANDEM_OK;
+    status = record_event(stream, stream->before, stream->callers, why, why_bytes);
+    return status ? status : wait_for_event(stream, on, stream->before, why, why_bytes);
+}
+
 tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, char *why, size_t why_bytes)
 {
     const uint64_t at = sequence % TD_STREAM_PENDING;
-    const tandem_status status = record_event(stream, stream->done[at], on, why, why_bytes);
+    tandem_status status = record_event(stream, stream->done[at], on, why, why_bytes);
+
+    if (!status && stream->callers)
+        status = wait_for_event(stream, stream->callers, stream->done[at], why, why_bytes);
 
     if (status)
         return status;
@@ -664,6 +682,8 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
         status = wait_for_event(stream, stream->in, ran_of(stream, found.copies_after_records), why, why_bytes);
     if (!status && found.copies_after_copies)
         status = wait_for_event(stream, stream->in, done_of(stream, found.copies_after_copies), why, why_bytes);
+    if (!status)
+        status = td_cuda_after_callers(stream, brings ? stream->in : stream->stream, why, why_bytes);
     if (!status)
         status = enqueue_wait(stream, brings ? stream->in : stream->stream, submit, why, why_bytes);
     if (status)

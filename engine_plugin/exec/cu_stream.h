@@ -38,6 +38,8 @@ typedef struct td_cuda_stream {
     td_stream base;
     td_cu_device *device;
     td_cu_stream stream, in, out, urgent; /* records; copies to the device and from it; cancel words */
+    td_cu_stream callers; /* what is on it comes before a submit, and what is put on it then after; NULL: there is none */
+    td_cu_event before;   /* where that stream is when a submit comes */
     const td_cubin *cubin;
     td_cu_modules *modules;      /* its images, shared with other streams */
     td_cuda_function *functions; /* of all its images, one image behind the other, as the modules have them */
@@ -99,7 +101,9 @@ tandem_status td_cuda_bind(td_cuda_stream *stream, const td_record *record, cons
 /* Takes the cancel word of a submit's place, cleared: its address. */
 tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t place, uint64_t sequence, uint64_t *address, char *why,
                                 size_t why_bytes);
-/* Records the event by which td_cuda_wait() learns of a submit. */
+/* Has what follows wait for all that is on the caller's stream. */
+tandem_status td_cuda_after_callers(td_cuda_stream *stream, td_cu_stream on, char *why, size_t why_bytes);
+/* Records the event by which td_cuda_wait() learns of a submit, and for which the caller's stream waits from here on. */
 tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, char *why,
                                 size_t why_bytes);
 

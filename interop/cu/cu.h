@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * No CUDA header is needed to build this or to use it. Everything runs on the device's primary context; every
- * function makes it current for its own duration (push and pop), so any thread may call.
+ * No CUDA header is needed to build this or to use it. Everything runs on the device's primary context, or on one of the
+ * caller's; every function makes it current for its own duration (push and pop), so any thread may call.
  */
 #ifndef TANDEM_CU_H
 #define TANDEM_CU_H
@@ -33,11 +33,16 @@ typedef struct td_cu_info {
  * device: `why` says which, and for a foreign UUID prints both. */
 tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why,
                                 size_t why_bytes);
+/* The device of a CUcontext of the caller's, and in it: it is never destroyed here, and must outlive the object. `stream`: a
+ * CUstream of that context, with which streams that are made on the device put their submits in order (exec.h); NULL: none.
+ * ARG for a context that cannot be made current, or a stream of another one. */
+tandem_status td_cu_device_open_in(void *context, void *stream, const td_log *log, td_cu_device **out, char *why,
+                                   size_t why_bytes);
 /* What td_cu_device_info() would say, without a context on the device. */
 tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *why, size_t why_bytes);
 /* The same of every device there is: of as many as *count is at most, and then is. */
 tandem_status td_cu_device_list(td_cu_info *list, uint32_t *count, char *why, size_t why_bytes);
-/* Accepts NULL and half-built objects; releases the primary context. Objects made from it must be gone. */
+/* Accepts NULL and half-built objects; releases the primary context, leaves a caller's alone. Objects made from it must be gone. */
 void td_cu_device_close(td_cu_device **device);
 const td_cu_info *td_cu_device_info(const td_cu_device *device);
 /* How the device chooses among the streams of all objects on it, from now on: of what is ready the more urgent goes first,
@@ -54,7 +59,8 @@ typedef struct td_cu_mem {
     void *host;
     uint64_t bytes;
     void *external; /* CUexternalMemory of an import */
-    int kind;       /* 0: none, 1: device allocation, 2: import, 3: registered host memory, 4: pinned host allocation */
+    int kind;       /* 0: none, 1: device allocation, 2: import, 3: registered host memory, 4: pinned host allocation,
+                       5: the caller's */
 } td_cu_mem;
 
 /* Device memory. */
@@ -68,6 +74,10 @@ tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocat
 /* Page-aligned host memory of the caller, registered and mapped. */
 tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why,
                                  size_t why_bytes);
+/* Device memory of the caller's, which stays that: ARG unless all of it lies in one allocation on this device, and in this
+ * context where memory has one; UNSUPPORTED for host memory. */
+tandem_status td_cu_mem_wrap(td_cu_device *device, uint64_t address, uint64_t bytes, td_cu_mem *out, char *why,
+                             size_t why_bytes);
 /* Fills device memory with zeros, and waits for it: what another had there must not be seen. */
 tandem_status td_cu_mem_clear(td_cu_device *device, const td_cu_mem *mem, char *why, size_t why_bytes);
 /* Undoes any of these, in the right order; zeroes *mem. */

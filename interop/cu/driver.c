@@ -237,6 +237,54 @@ tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_de
     return open_device(uuid, log, true, out, why, why_bytes);
 }
 
+/* Finds the device of its context, and checks that its callers' stream is of the same. */
+static tandem_status look_into_context(td_cu_device *device, char *why, size_t why_bytes)
+{
+    td_cu_context of_stream = NULL;
+    td_cu_uuid uuid;
+    tandem_status status = td_cu_enter(device, why, why_bytes);
+
+    if (status)
+        return TANDEM_ERROR_ARG;
+    status = td_cu_check(device, TD_CU(device, cuCtxGetDevice, &device->ordinal), why, why_bytes, "cuCtxGetDevice");
+    if (!status && device->callers) {
+        status = td_cu_check(device, TD_CU(device, cuStreamGetCtx, device->callers, &of_stream), why, why_bytes,
+                             "the stream: cuStreamGetCtx");
+        if (status || of_stream != device->context)
+            status = status ? TANDEM_ERROR_ARG
+                            : td_fail(why, why_bytes, TANDEM_ERROR_ARG, "the stream is of another context");
+    }
+    td_cu_leave(device);
+    if (!status)
+        status = td_cu_check(device, uuid_of(device, device->ordinal, &uuid), why, why_bytes, "cuDeviceGetUuid");
+    if (!status)
+        memcpy(device->info.uuid, uuid.bytes, sizeof uuid.bytes);
+    return status;
+}
+
+tandem_status td_cu_device_open_in(void *context, void *stream, const td_log *log, td_cu_device **out, char *why,
+                                   size_t why_bytes)
+{
+    td_cu_device *device;
+    tandem_status status = open_driver(&device, why, why_bytes);
+
+    *out = NULL;
+    if (status)
+        return status;
+    if (log)
+        device->log = *log;
+    device->context = context;
+    device->borrowed = true;
+    device->callers = stream;
+    status = look_into_context(device, why, why_bytes);
+    if (!status)
+        status = query(device, why, why_bytes);
+    if (status)
+        td_cu_device_close(&device);
+    *out = device;
+    return status;
+}
+
 tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *why, size_t why_bytes)
 {
     td_cu_device *device;
@@ -283,7 +331,7 @@ void td_cu_device_close(td_cu_device **pointer)
     *pointer = NULL;
     if (!device)
         return;
-    if (device->context)
+    if (device->context && !device->borrowed)
         TD_CU(device, cuDevicePrimaryCtxRelease, device->ordinal);
     td_library_close(&device->library);
     free(device);

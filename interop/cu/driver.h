@@ -132,6 +132,11 @@ enum {
     TD_CU_FUNCTION_DYNAMIC_SHARED = 8,
     TD_CU_FUNCTION_WIDE_CLUSTERS = 14, /* CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED */
 
+    TD_CU_POINTER_CONTEXT = 1, /* CU_POINTER_ATTRIBUTE_... */
+    TD_CU_POINTER_MEMORY_TYPE = 2,
+    TD_CU_POINTER_ORDINAL = 9,
+    TD_CU_MEMORY_TYPE_DEVICE = 2,
+
     TD_CU_MEMORY_OPAQUE_FD = 1,
     TD_CU_MEMORY_DEDICATED = 1,
     TD_CU_SEMAPHORE_TIMELINE_FD = 9,
@@ -184,6 +189,10 @@ typedef enum td_cu_kind {
     X(OTHER, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (td_cu_ordinal))                              \
     X(OTHER, cuCtxPushCurrent, cuCtxPushCurrent_v2, (td_cu_context))                                                \
     X(OTHER, cuCtxPopCurrent, cuCtxPopCurrent_v2, (td_cu_context *))                                                \
+    X(OTHER, cuCtxGetDevice, cuCtxGetDevice, (td_cu_ordinal *))                                                     \
+    X(OTHER, cuStreamGetCtx, cuStreamGetCtx, (td_cu_stream, td_cu_context *))                                       \
+    X(OTHER, cuPointerGetAttribute, cuPointerGetAttribute, (void *, int, td_cu_pointer))                            \
+    X(OTHER, cuMemGetAddressRange, cuMemGetAddressRange_v2, (td_cu_pointer *, size_t *, td_cu_pointer))             \
     X(ALLOCATION, cuMemAlloc, cuMemAlloc_v2, (td_cu_pointer *, size_t))                                             \
     X(ALLOCATION, cuMemFree, cuMemFree_v2, (td_cu_pointer))                                                         \
     X(ALLOCATION, cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))                                      \
@@ -272,7 +281,9 @@ struct td_cu_device {
     td_library *library;
     td_cu_table table;
     td_cu_ordinal ordinal;
-    td_cu_context context; /* the primary one, retained */
+    td_cu_context context; /* the primary one, retained, or */
+    bool borrowed;         /* a caller's, */
+    td_cu_stream callers;  /* and a stream of that caller's, or NULL */
     td_cu_info info;
     uint32_t shared_limit; /* bytes of shared memory that a block may ask for */
     td_cu_urgency urgency; /* of streams that are made from now on */

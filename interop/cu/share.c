@@ -14,7 +14,7 @@
 #include "interop/os/descriptor.h"
 #include "interop/os/memory.h"
 
-enum { MEM_NONE, MEM_DEVICE, MEM_IMPORT, MEM_REGISTERED, MEM_PINNED };
+enum { MEM_NONE, MEM_DEVICE, MEM_IMPORT, MEM_REGISTERED, MEM_PINNED, MEM_CALLERS };
 static const uint64_t copy_limit_ns = 10000000000u, copy_look_ns = 20000;
 
 tandem_status td_cu_mem_alloc(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
@@ -128,11 +128,62 @@ tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocat
     return status;
 }
 
+/* The device's context is current. */
+static tandem_status check_callers(td_cu_device *device, uint64_t address, uint64_t bytes, char *why, size_t why_bytes)
+{
+    td_cu_context context = NULL;
+    td_cu_pointer base = 0;
+    size_t size = 0;
+    unsigned type = 0;
+    int ordinal = 0;
+    tandem_status status =
+        td_cu_check(device, TD_CU(device, cuPointerGetAttribute, &type, TD_CU_POINTER_MEMORY_TYPE, address), why, why_bytes,
+                    "0x%llx is no pointer of CUDA's: cuPointerGetAttribute", (unsigned long long)address);
+
+    if (!status && type != TD_CU_MEMORY_TYPE_DEVICE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "0x%llx is host memory", (unsigned long long)address);
+    if (!status)
+        status = td_cu_check(device, TD_CU(device, cuPointerGetAttribute, &ordinal, TD_CU_POINTER_ORDINAL, address), why,
+                             why_bytes, "the device of 0x%llx: cuPointerGetAttribute", (unsigned long long)address);
+    if (!status && ordinal != device->ordinal)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "0x%llx is on CUDA device %d, not %d", (unsigned long long)address,
+                       ordinal, device->ordinal);
+    /* Memory of a pool, or that was mapped, has none. */
+    if (!status && !TD_CU(device, cuPointerGetAttribute, &context, TD_CU_POINTER_CONTEXT, address) && context &&
+        context != device->context)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "0x%llx is of another CUDA context", (unsigned long long)address);
+    if (!status)
+        status = td_cu_check(device, TD_CU(device, cuMemGetAddressRange, &base, &size, address), why, why_bytes,
+                             "the allocation of 0x%llx: cuMemGetAddressRange", (unsigned long long)address);
+    if (!status && (address < base || address - base > size || bytes > size - (address - base)))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%llu bytes from 0x%llx on go beyond its allocation, %llu from 0x%llx",
+                       (unsigned long long)bytes, (unsigned long long)address, (unsigned long long)size,
+                       (unsigned long long)base);
+    return status;
+}
+
+tandem_status td_cu_mem_wrap(td_cu_device *device, uint64_t address, uint64_t bytes, td_cu_mem *out, char *why,
+                             size_t why_bytes)
+{
+    tandem_status status = td_cu_enter(device, why, why_bytes);
+
+    *out = (td_cu_mem){0};
+    if (status)
+        return status;
+    status = check_callers(device, address, bytes, why, why_bytes);
+    td_cu_leave(device);
+    if (!status)
+        *out = (td_cu_mem){.address = address, .bytes = bytes, .kind = MEM_CALLERS};
+    return status;
+}
+
 void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem)
 {
     char why[160];
     tandem_status status = TANDEM_OK;
 
+    if (mem->kind == MEM_CALLERS)
+        *mem = (td_cu_mem){0};
     if (mem->kind == MEM_NONE)
         return;
     if (td_cu_enter(device, why, sizeof why)) {

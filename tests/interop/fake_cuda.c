@@ -22,7 +22,7 @@ void fake_add(object_kind kind, void *pointer)
     if (!o)
         abort();
     pthread_mutex_lock(&fake_objects_lock);
-    *o = (object){kind, pointer, fake_objects};
+    *o = (object){.kind = kind, .pointer = pointer, .next = fake_objects, .context = fake_current()};
     fake_objects = o;
     pthread_mutex_unlock(&fake_objects_lock);
     fake_cuda_driver.live++;
@@ -127,11 +127,11 @@ CALL(cuDeviceTotalMem, size_t *bytes, td_cu_ordinal ordinal)
     return TD_CU_SUCCESS;
 }
 
+static int primary, callers[FAKE_CUDA_DEVICES];
+
 CALL(cuDevicePrimaryCtxRetain, td_cu_context *context, td_cu_ordinal ordinal)
 {
-    static int one;
-
-    *context = (td_cu_context)(void *)&one;
+    *context = (td_cu_context)(void *)&primary;
     fake_cuda_driver.retained_ordinal = ordinal;
     fake_cuda_driver.live++;
     pthread_mutex_lock(&fake_objects_lock);
@@ -175,36 +175,138 @@ CALL(cuDevicePrimaryCtxRelease, td_cu_ordinal ordinal)
     return TD_CU_SUCCESS;
 }
 
+enum { DEPTH = 8, INVALID_CONTEXT = 201 };
 _Thread_local int fake_depth;
+static _Thread_local td_cu_context stack[DEPTH];
 
+td_cu_context fake_current(void)
+{
+    return fake_depth > 0 && fake_depth <= DEPTH ? stack[fake_depth - 1] : NULL;
+}
+
+static bool is_context(td_cu_context context)
+{
+    bool is = context == (td_cu_context)(void *)&primary;
+
+    for (int i = 0; i < FAKE_CUDA_DEVICES; i++)
+        is = is || context == (td_cu_context)(void *)&callers[i];
+    return is;
+}
+
+/* Nobody who is refused pops. */
 CALL(cuCtxPushCurrent, td_cu_context context)
 {
+    if (!is_context(context))
+        return INVALID_CONTEXT;
+    if (fake_depth >= 0 && fake_depth < DEPTH)
+        stack[fake_depth] = context;
     fake_depth++;
-    return context ? TD_CU_SUCCESS : INVALID_VALUE;
+    return TD_CU_SUCCESS;
 }
 
 CALL(cuCtxPopCurrent, td_cu_context *context)
 {
-    *context = NULL;
+    *context = fake_current();
     return fake_depth-- > 0 ? TD_CU_SUCCESS : INVALID_VALUE;
 }
 
-static td_cu_result allocate(void **out, size_t bytes)
+CALL(cuCtxGetDevice, td_cu_ordinal *ordinal)
+{
+    const td_cu_context current = fake_current();
+
+    *ordinal = fake_cuda_driver.retained_ordinal;
+    for (int i = 0; i < FAKE_CUDA_DEVICES; i++)
+        if (current == (td_cu_context)(void *)&callers[i])
+            *ordinal = i;
+    return current ? TD_CU_SUCCESS : INVALID_CONTEXT;
+}
+
+td_cu_context fake_cuda_context(td_cu_ordinal ordinal)
+{
+    const td_cu_context context = (td_cu_context)(void *)&callers[ordinal];
+
+    fake_cuCtxPushCurrent(context);
+    return context;
+}
+
+int fake_cuda_live_in(td_cu_context context)
+{
+    int live = 0;
+
+    pthread_mutex_lock(&fake_objects_lock);
+    for (const object *o = fake_objects; o; o = o->next)
+        live += o->context == context;
+    pthread_mutex_unlock(&fake_objects_lock);
+    return live;
+}
+
+int fake_cuda_depth(void)
+{
+    return fake_depth;
+}
+
+/* A copy of what is known of memory; no context: there is none. */
+static object memory_at(td_cu_pointer pointer)
+{
+    object found = {0};
+
+    pthread_mutex_lock(&fake_objects_lock);
+    for (const object *o = fake_objects; o; o = o->next)
+        if (o->kind == OBJECT_MEMORY && pointer - (uintptr_t)o->pointer < o->bytes)
+            found = *o;
+    pthread_mutex_unlock(&fake_objects_lock);
+    return found;
+}
+
+CALL(cuPointerGetAttribute, void *value, int attribute, td_cu_pointer pointer)
+{
+    const object memory = memory_at(pointer);
+    td_cu_ordinal ordinal = 0;
+
+    for (int i = 0; i < FAKE_CUDA_DEVICES; i++)
+        if (memory.context == (td_cu_context)(void *)&callers[i])
+            ordinal = i;
+    switch (memory.context ? attribute : 0) {
+    case TD_CU_POINTER_CONTEXT: *(td_cu_context *)value = memory.context; break;
+    case TD_CU_POINTER_MEMORY_TYPE: *(unsigned *)value = memory.host ? 1 : TD_CU_MEMORY_TYPE_DEVICE; break;
+    case TD_CU_POINTER_ORDINAL: *(int *)value = ordinal; break;
+    default: return INVALID_VALUE;
+    }
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemGetAddressRange, td_cu_pointer *base, size_t *bytes, td_cu_pointer pointer)
+{
+    const object memory = memory_at(pointer);
+
+    *base = (uintptr_t)memory.pointer;
+    *bytes = memory.bytes;
+    return memory.context ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+static td_cu_result allocate(void **out, size_t bytes, bool host)
 {
     if (fake_depth <= 0)
-        return 201; /* INVALID_CONTEXT */
+        return INVALID_CONTEXT;
     *out = __real_aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
     if (!*out)
         return TD_CU_ERROR_OUT_OF_MEMORY;
     memset(*out, 0xa5, bytes);
     fake_add(OBJECT_MEMORY, *out);
+    pthread_mutex_lock(&fake_objects_lock);
+    for (object *o = fake_objects; o; o = o->next)
+        if (o->pointer == *out) {
+            o->bytes = bytes;
+            o->host = host;
+        }
+    pthread_mutex_unlock(&fake_objects_lock);
     return TD_CU_SUCCESS;
 }
 
 CALL(cuMemAlloc, td_cu_pointer *pointer, size_t bytes)
 {
     void *host = NULL;
-    td_cu_result result = allocate(&host, bytes);
+    td_cu_result result = allocate(&host, bytes, false);
 
     *pointer = (uintptr_t)host;
     return result;
@@ -236,7 +338,7 @@ CALL(cuMemFree, td_cu_pointer pointer)
 
 CALL(cuMemHostAlloc, void **host, size_t bytes, unsigned flags)
 {
-    return flags & TD_CU_HOST_MAPPED ? allocate(host, bytes) : INVALID_VALUE;
+    return flags & TD_CU_HOST_MAPPED ? allocate(host, bytes, true) : INVALID_VALUE;
 }
 
 CALL(cuMemFreeHost, void *host)

@@ -35,6 +35,19 @@ const td_cu_table *fake_cuda_table(void);
 /* What benches look up by themselves, by its symbol; NULL: no such function. */
 void *fake_cuda_of_benches(const char *symbol);
 
+/* A context of a caller's own on a device, current in this thread until the next cuCtxPopCurrent(). There is one for each
+ * device, it lives for ever, and what is left in it counts as live. */
+td_cu_context fake_cuda_context(td_cu_ordinal ordinal);
+
+/* Something on a stream that takes until fake_cuda_driver.holds is false. */
+void fake_cuda_hold(td_cu_stream stream);
+
+/* What is alive in a context. */
+int fake_cuda_live_in(td_cu_context context);
+
+/* How many contexts are current in this thread. */
+int fake_cuda_depth(void);
+
 /* The context fails for good, as by a kernel's fault: when this returns nothing runs in it, and nothing will. */
 void fake_cuda_die(void);
 

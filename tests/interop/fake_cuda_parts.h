@@ -62,6 +62,7 @@ struct td_cu_stream_st {
     command commands[COMMANDS];
     uint64_t head, tail;
     bool stopping, joined;
+    td_cu_context context;
 };
 
 struct td_cu_external_semaphore_st {
@@ -110,6 +111,9 @@ typedef struct object {
     object_kind kind;
     void *pointer;
     struct object *next;
+    size_t bytes; /* of MEMORY, */
+    bool host;    /* and whether it is the host's */
+    td_cu_context context;
 } object;
 
 extern pthread_mutex_t fake_objects_lock;
@@ -117,6 +121,7 @@ extern object *fake_objects;
 extern atomic_bool fake_dead;  /* the context; the next one is not */
 extern atomic_int fake_broken; /* what all calls return that put something on a stream; 0: they do so */
 extern _Thread_local int fake_depth; /* of the thread's stack of contexts */
+td_cu_context fake_current(void);    /* the one on top of it, or NULL */
 void fake_add(object_kind kind, void *pointer);
 bool fake_take_out(object_kind kind, const void *pointer);
 

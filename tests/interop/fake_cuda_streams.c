@@ -193,6 +193,19 @@ void fake_cuda_hang(td_cu_stream stream)
     fake_enqueue(stream, &c);
 }
 
+void fake_cuda_hold(td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_HOLD};
+
+    fake_enqueue(stream, &c);
+}
+
+CALL(cuStreamGetCtx, td_cu_stream stream, td_cu_context *context)
+{
+    *context = stream->context;
+    return TD_CU_SUCCESS;
+}
+
 void fake_end_stream(td_cu_stream stream)
 {
     fake_stop_stream(stream);
@@ -230,6 +243,7 @@ CALL(cuStreamCreate, td_cu_stream *out, unsigned flags)
         __real_free(stream);
         return TD_CU_ERROR_OUT_OF_MEMORY;
     }
+    stream->context = fake_current();
     fake_add(OBJECT_STREAM, stream);
     *out = stream;
     return TD_CU_SUCCESS;

@@ -660,6 +660,10 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
     X(cuDevicePrimaryCtxRelease, (td_cu_ordinal a), (a), NULL, (uint64_t)a, -1)                                        \
     X(cuCtxPushCurrent, (td_cu_context a), (a), NULL, 0, 0)                                                            \
     X(cuCtxPopCurrent, (td_cu_context * a), (a), NULL, 0, -2)                                                          \
+    X(cuCtxGetDevice, (td_cu_ordinal * a), (a), NULL, 0, 0)                                                            \
+    X(cuStreamGetCtx, (td_cu_stream a, td_cu_context * b), (a, b), NULL, (uintptr_t)a, 0)                              \
+    X(cuPointerGetAttribute, (void *a, int b, td_cu_pointer c), (a, b, c), NULL, c, 0)                                 \
+    X(cuMemGetAddressRange, (td_cu_pointer * a, size_t * b, td_cu_pointer c), (a, b, c), NULL, c, 0)                   \
     X(cuMemAlloc, (td_cu_pointer * a, size_t b), (a, b), NULL, b, 1)                                                   \
     X(cuMemFree, (td_cu_pointer a), (a), NULL, a, -1)                                                                  \
     X(cuMemHostAlloc, (void **a, size_t b, unsigned c), (a, b, c), NULL, b, 1)                                         \

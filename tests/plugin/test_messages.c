@@ -439,10 +439,10 @@ static void test_legal_values(void **state)
     JOB(op.attention.q.dtype, 8, "1 (f16), 2 (bf16), 3 (f32), 4 (int8 codes) or 5 (e4m3 codes)");
     JOB(op.attention.o.dtype, 4, "1 (f16), 2 (bf16) or 3 (f32)");
     JOB(op.attention.lse.dtype, 1, "must be 3 (f32), or 0 where it is not wanted");
-    assert_int_equal(tandem_mem_create(r.s, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .source = 4}, &id),
+    assert_int_equal(tandem_mem_create(r.s, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .source = 5}, &id),
                      TANDEM_ERROR_ARG);
     tandem_error_text(r.s, text, sizeof text);
-    expect_in(text, "desc.source is 4; it must be 0 (CREATE), 1 (HOST), 2 (FD) or 3 (VULKAN)");
+    expect_in(text, "desc.source is 5; it must be 0 (CREATE), 1 (HOST), 2 (FD), 3 (VULKAN) or 4 (CUDA)");
     assert_int_equal(tandem_timeline_create(
                          r.s, &(tandem_timeline_desc){.struct_bytes = sizeof(tandem_timeline_desc), .signaller = 2}, &id),
                      TANDEM_ERROR_ARG);

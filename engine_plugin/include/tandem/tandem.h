@@ -131,6 +131,14 @@ typedef struct tandem_session_desc {
      * inline and cpu; with a socket, as tandemd has its own), is not used: a warning and tandem_info say so. */
     const char *tuning;
     uint64_t tuning_bytes;
+    /* For a program of CUDA's, without Vulkan (vulkan NULL): the CUcontext in which the session then works, on that context's
+     * device; NULL: the primary context of the first one. It stays the caller's, is never destroyed here, and must outlive
+     * the session. There is no falling back to the CPU then. */
+    void *cuda_context;
+    /* And a CUstream of that context (CU_STREAM_LEGACY and CU_STREAM_PER_THREAD too), or NULL: a job then comes after all that
+     * was put on it before tandem_submit(), and before all that is put on it after. So jobs have no wait point;
+     * signal points are for the host, which signals them. */
+    void *cuda_stream;
 } tandem_session_desc;
 
 /* What a session is, and what it holds now. */
@@ -226,7 +234,9 @@ typedef enum tandem_mem_source {
      * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. Where the
      * CPU computes, or a daemon that shares no memory of the device, its bytes are copied as on the copy rung: by each release
      * and acquire. There, and on the inline rung, a dedicated allocation needs `vulkan_buffer` */
-    TANDEM_MEM_VULKAN = 3
+    TANDEM_MEM_VULKAN = 3,
+    TANDEM_MEM_CUDA = 4 /* `cuda_pointer`: device memory of the caller's on the session's GPU, within one allocation, and in the
+                           session's context if it was made in one; not on the inline and copy rungs, nor with a daemon */
 } tandem_mem_source;
 
 typedef struct tandem_mem_desc {
@@ -247,11 +257,12 @@ typedef struct tandem_mem_desc {
      * SHADER_DEVICE_ADDRESS on the inline rung, with STORAGE_BUFFER to be packed to and unpacked from. 0: the session makes
      * one, which it cannot over a dedicated allocation */
     uint64_t vulkan_buffer;
+    uint64_t cuda_pointer;     /* CUDA: the CUdeviceptr at which the mem begins */
 } tandem_mem_desc;
 
 /* Shares a block of bytes between engine and session, once; jobs then name it by id.
  * Returns: OK; ARG; UNSUPPORTED if this rung cannot share such memory; NOMEM; DEVICE.
- * Owner: the session owns the id; memory of HOST, FD and VULKAN stays the caller's and must outlive the mem.
+ * Owner: the session owns the id; memory of HOST, FD, VULKAN and CUDA stays the caller's and must outlive the mem.
  * Threads: any.
  * Blocks: for the driver, about 0.3 ms; not for a frame. */
 TANDEM_API tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem);
@@ -421,7 +432,7 @@ TANDEM_API tandem_status tandem_model_destroy(tandem_session *session, tandem_mo
  * before go on as if nothing had been, and once the last of them has ended it goes by itself, as by its _destroy(). A job of
  * tandem_record() counts until it has run for the first time, or is cancelled.
  * Returns: OK; ARG for an unknown or destroyed one; NOMEM if no thread could be started, and it stays.
- * Owner: takes the id back. Memory of HOST, FD or VULKAN, and an engine's semaphore, must live until those jobs have ended.
+ * Owner: takes the id back. Memory of HOST, FD, VULKAN or CUDA, and an engine's semaphore, must live until those jobs have ended.
  * Threads: any. The first call starts a thread of the session's, which sleeps until it has something to free.
  * Blocks: never. */
 TANDEM_API tandem_status tandem_retire(tandem_session *session, uint64_t id);
