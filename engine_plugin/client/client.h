@@ -263,6 +263,14 @@ typedef struct td_guess {
     uint64_t end_ns, took_ns;
 } td_guess;
 
+/* tandem_vulkan.lock_queue2, and what it is told. */
+typedef struct td_queue_locks {
+    void (*lock)(void *user, uint32_t family, uint32_t index);
+    void (*unlock)(void *user, uint32_t family, uint32_t index);
+    void *user;
+    uint32_t family, index;
+} td_queue_locks;
+
 struct tandem_session {
     td_log log;
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
@@ -287,7 +295,8 @@ struct tandem_session {
     uint32_t sm, cuda_driver_version; /* these three as in tandem_info */
     uint8_t device_uuid[16];
     td_vk *vk;
-    td_vk_queue queue;    /* tandem_vulkan's, or none */
+    td_vk_queue queue;    /* tandem_vulkan's, or none; `user` may be the session itself, for */
+    td_queue_locks locks; /* these */
     td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them; */
     td_mem *leaving_mems; /* and while it may wait for a point that was refused */
     uint64_t released_ns; /* when a point that was refused was signalled last; 0: never */

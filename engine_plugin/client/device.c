@@ -13,6 +13,20 @@
 
 #define SAME_CLOCK_NS 1000000
 
+static void lock_queue(void *session)
+{
+    const td_queue_locks *locks = &((const tandem_session *)session)->locks;
+
+    locks->lock(locks->user, locks->family, locks->index);
+}
+
+static void unlock_queue(void *session)
+{
+    const td_queue_locks *locks = &((const tandem_session *)session)->locks;
+
+    locks->unlock(locks->user, locks->family, locks->index);
+}
+
 td_vk_desc td_device_vulkan(const tandem_vulkan *vulkan)
 {
     return (td_vk_desc){
@@ -25,6 +39,8 @@ td_vk_desc td_device_vulkan(const tandem_vulkan *vulkan)
         .enabled_extension_count = vulkan->enabled_extension_count,
         .enabled_extensions = vulkan->enabled_extensions,
         .enabled_features = vulkan->enabled_features,
+        .further_family_count = vulkan->further_family_count,
+        .further_families = vulkan->further_families,
     };
 }
 
@@ -34,6 +50,10 @@ static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan,
     tandem_status status;
 
     s->queue = (td_vk_queue){vulkan->queue, vulkan->lock_queue, vulkan->unlock_queue, vulkan->user};
+    s->locks = (td_queue_locks){vulkan->lock_queue2, vulkan->unlock_queue2, vulkan->user, vulkan->queue_family,
+                                vulkan->queue_index};
+    if (s->locks.lock)
+        s->queue = (td_vk_queue){vulkan->queue, lock_queue, unlock_queue, s};
     status = td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         memcpy(s->device_uuid, td_vk_get_caps(s->vk)->device_uuid, sizeof s->device_uuid);
@@ -64,9 +84,9 @@ static tandem_status open_inline(tandem_session *s, const tandem_vulkan *vulkan,
     status = td_stream_create_inline(&(td_inline_desc){.vk = s->vk,
                                                        .sm = info->sm,
                                                        .queue = vulkan->queue,
-                                                       .lock = vulkan->lock_queue,
-                                                       .unlock = vulkan->unlock_queue,
-                                                       .user = vulkan->user},
+                                                       .lock = s->queue.lock,
+                                                       .unlock = s->queue.unlock,
+                                                       .user = s->queue.user},
                                      &s->log, &s->stream, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;

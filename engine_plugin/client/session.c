@@ -296,6 +296,9 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     if (!vulkan->lock_queue != !vulkan->unlock_queue)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL, but its twin is not",
                        vulkan->lock_queue ? "unlock_queue" : "lock_queue");
+    if (!vulkan->lock_queue2 != !vulkan->unlock_queue2)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL, but its twin is not",
+                       vulkan->lock_queue2 ? "unlock_queue2" : "lock_queue2");
     return TANDEM_OK;
 }
 

@@ -267,6 +267,7 @@ _Static_assert((int)TANDEM_IMAGE_ACQUIRE == TD_VK_ACQUIRE && (int)TANDEM_IMAGE_R
 static tandem_status check_tensor(const tandem_pack_image *p, uint32_t i, char *why)
 {
     CHECK(!p->reserved, "images[%u].reserved is %u, not 0", i, p->reserved);
+    CHECK(!p->reserved2, "images[%u].reserved2 is %u, not 0", i, p->reserved2);
     CHECK(!p->tensor.reserved, "images[%u].tensor.reserved is %u, not 0", i, p->tensor.reserved);
     return TANDEM_OK;
 }
@@ -305,6 +306,7 @@ static td_vk_image vk_image(const tandem_pack_image *p, const td_mem *mem)
         .ownership = p->ownership,
         .src_family = p->src_family,
         .dst_family = p->dst_family,
+        .recorded_family = p->recorded_family,
         .channels = p->channels,
         .encoding = p->encoding,
         .transfer = p->transfer,

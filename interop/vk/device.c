@@ -177,6 +177,12 @@ static tandem_status check_desc(const td_vk_desc *desc, char *why, size_t why_by
     for (uint32_t i = 0; i < desc->enabled_extension_count; i++)
         if (!desc->enabled_extensions[i])
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "enabled_extensions[%u] is NULL", i);
+    if (desc->further_family_count && !desc->further_families)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "further_families is NULL, further_family_count is %u",
+                       desc->further_family_count);
+    if (desc->further_family_count >= TD_VK_FAMILIES)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "further_family_count is %u, more than %d",
+                       desc->further_family_count, TD_VK_FAMILIES - 1);
     if (desc->enabled_features && desc->enabled_features->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                        "enabled_features->sType is %d, not VkPhysicalDeviceFeatures2's",
@@ -274,6 +280,15 @@ static tandem_status check_family(td_vk *vk, char *why, size_t why_bytes)
     if (vk->queue_family >= count)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "queue_family is %u, the device has %u", vk->queue_family,
                        count);
+    for (uint32_t i = 1; i < vk->family_count; i++) {
+        if (vk->families[i] >= count)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "further_families[%u] is %u, the device has %u", i - 1,
+                           vk->families[i], count);
+        for (uint32_t k = 0; k < i; k++)
+            if (vk->families[i] == vk->families[k])
+                return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "further_families[%u] is %u, which was named before", i - 1,
+                               vk->families[i]);
+    }
     bits = families[vk->queue_family].timestampValidBits;
     vk->timestamp_mask = bits >= 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1;
     vk->caps.computes = families[vk->queue_family].queueFlags & VK_QUEUE_COMPUTE_BIT;
@@ -442,7 +457,10 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     vk->instance = desc->instance;
     vk->physical_device = desc->physical_device;
     vk->device = desc->device;
-    vk->queue_family = desc->queue_family;
+    vk->queue_family = vk->families[0] = desc->queue_family;
+    vk->family_count = 1 + desc->further_family_count;
+    for (uint32_t i = 1; i < vk->family_count; i++)
+        vk->families[i] = desc->further_families[i - 1];
 
     status = load_table(vk, desc, desc->api_version >= VK_API_VERSION_1_2, why, why_bytes);
     if (status != TANDEM_OK)

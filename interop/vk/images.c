@@ -186,6 +186,21 @@ static tandem_status check_layout(VkImageLayout layout, const char *name, uint32
     return TANDEM_OK;
 }
 
+/* Of the queue that gets the commands. */
+static uint32_t family_of(const td_vk *vk, const td_vk_image *p)
+{
+    return p->recorded_family ? p->recorded_family - 1 : vk->queue_family;
+}
+
+static bool is_a_family(const td_vk *vk, uint32_t family)
+{
+    bool is = false;
+
+    for (uint32_t i = 0; i < vk->family_count; i++)
+        is = is || vk->families[i] == family;
+    return is;
+}
+
 static tandem_status check_layouts(td_vk *vk, const td_vk_image *p, uint32_t i, bool unpack, checked_image *out, char *why,
                                    size_t why_bytes)
 {
@@ -202,12 +217,15 @@ static tandem_status check_layouts(td_vk *vk, const td_vk_image *p, uint32_t i, 
           "images[%u].layout_after is PREINITIALIZED, into which nothing changes", i);
     CHECK(!(p->ownership & ~(uint32_t)(TD_VK_ACQUIRE | TD_VK_RELEASE)), ARG, "images[%u].ownership is 0x%x, not of %d and %d", i,
           p->ownership, TD_VK_ACQUIRE, TD_VK_RELEASE);
-    CHECK(!acquires || (p->src_family != vk->queue_family && p->src_family != VK_QUEUE_FAMILY_IGNORED), ARG,
+    CHECK(is_a_family(vk, family_of(vk, p)), ARG,
+          "images[%u].recorded_family is %u, for family %u, which is not among those of tandem_vulkan", i, p->recorded_family,
+          family_of(vk, p));
+    CHECK(!acquires || (p->src_family != family_of(vk, p) && p->src_family != VK_QUEUE_FAMILY_IGNORED), ARG,
           "images[%u].src_family is %u: there is nothing to acquire from there, the session's is %u", i, p->src_family,
-          vk->queue_family);
-    CHECK(!releases || (p->dst_family != vk->queue_family && p->dst_family != VK_QUEUE_FAMILY_IGNORED), ARG,
+          family_of(vk, p));
+    CHECK(!releases || (p->dst_family != family_of(vk, p) && p->dst_family != VK_QUEUE_FAMILY_IGNORED), ARG,
           "images[%u].dst_family is %u: there is nothing to release to, the session's is %u", i, p->dst_family,
-          vk->queue_family);
+          family_of(vk, p));
     out->layout = layout_in_use(p, out);
     out->barrier_before = p->layout_before != out->layout || p->src_stage || acquires;
     out->barrier_after = (p->layout_after && p->layout_after != out->layout) || p->dst_stage || releases;
@@ -314,7 +332,7 @@ static void record_before(td_vk *vk, VkCommandBuffer commands, const td_vk_image
         if (p->ownership & TD_VK_ACQUIRE) {
             b->srcAccessMask = 0; /* the release made it available */
             b->srcQueueFamilyIndex = p->src_family;
-            b->dstQueueFamilyIndex = vk->queue_family;
+            b->dstQueueFamilyIndex = family_of(vk, p);
         }
         src_stages |= p->src_stage;
         n++;
@@ -344,7 +362,7 @@ static void record_after(td_vk *vk, VkCommandBuffer commands, const td_vk_image 
         b->dstAccessMask = p->dst_access;
         if (releases) {
             b->dstAccessMask = 0; /* the acquisition makes it visible */
-            b->srcQueueFamilyIndex = vk->queue_family;
+            b->srcQueueFamilyIndex = family_of(vk, p);
             b->dstQueueFamilyIndex = p->dst_family;
         }
         dst_stages |= releases ? VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT : p->dst_stage;

@@ -18,6 +18,12 @@ static VkBufferMemoryBarrier whole(const td_vk_mem *mem)
                                    .size = mem->engines_buffer ? mem->bytes : VK_WHOLE_SIZE};
 }
 
+/* Whose a buffer is between two uses by others: the family's, or, as it is CONCURRENT, that of all. */
+static uint32_t owner(const td_vk *vk)
+{
+    return vk->family_count > 1 ? VK_QUEUE_FAMILY_IGNORED : vk->queue_family;
+}
+
 void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
                           VkPipelineStageFlags src_stage, VkAccessFlags src_access)
 {
@@ -36,7 +42,7 @@ void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
         /* A release makes available; the semaphore signal that follows carries it on, so there is no stage to name. */
         dst_stage = VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT;
         barrier.dstAccessMask = 0;
-        barrier.srcQueueFamilyIndex = vk->queue_family;
+        barrier.srcQueueFamilyIndex = owner(vk);
         barrier.dstQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
     }
     vk->fn.CmdPipelineBarrier(commands, src_stage ? src_stage : VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, dst_stage, 0, 0,
@@ -66,7 +72,7 @@ void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
         barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
     } else if (peer == TD_VK_PEER_EXTERNAL) {
         barrier.srcQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
-        barrier.dstQueueFamilyIndex = vk->queue_family;
+        barrier.dstQueueFamilyIndex = owner(vk);
     } else {
         src_stage |= VK_PIPELINE_STAGE_HOST_BIT;
         barrier.srcAccessMask = VK_ACCESS_HOST_WRITE_BIT;

@@ -52,7 +52,14 @@ static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags
                                .size = bytes,
                                .usage = usage | (vk->addressed ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0),
                                .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
-    VkResult result = vk->fn.CreateBuffer(vk->device, &info, NULL, buffer);
+    VkResult result;
+
+    if (vk->family_count > 1) {
+        info.sharingMode = VK_SHARING_MODE_CONCURRENT;
+        info.queueFamilyIndexCount = vk->family_count;
+        info.pQueueFamilyIndices = vk->families;
+    }
+    result = vk->fn.CreateBuffer(vk->device, &info, NULL, buffer);
 
     if (result != VK_SUCCESS) {
         *buffer = VK_NULL_HANDLE;

@@ -114,6 +114,7 @@ struct td_vk {
     VkPhysicalDevice physical_device;
     VkDevice device;
     uint32_t queue_family;
+    uint32_t families[TD_VK_FAMILIES], family_count; /* that one, and further ones */
     bool addressed; /* td_vk_address_memory() */
     VkPhysicalDeviceMemoryProperties memory;
     uint64_t max_allocation_bytes;

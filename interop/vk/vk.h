@@ -19,7 +19,10 @@ typedef struct td_vk_desc {
     uint32_t api_version, queue_family, enabled_extension_count;
     const char *const *enabled_extensions;
     const VkPhysicalDeviceFeatures2 *enabled_features; /* NULL: timelineSemaphore, and no other */
+    uint32_t further_family_count;
+    const uint32_t *further_families; /* whose queues use buffers, too: these are CONCURRENT then */
 } td_vk_desc;
+enum { TD_VK_FAMILIES = 16 }; /* most of them together */
 
 /* Why something cannot be used: a literal that goes on from its name, as "is not enabled"; NULL: it can. */
 typedef struct td_vk_lacks {
@@ -230,6 +233,7 @@ typedef struct td_vk_image {
     VkPipelineStageFlags src_stage, dst_stage;
     VkAccessFlags src_access, dst_access;
     uint32_t ownership, src_family, dst_family;
+    uint32_t recorded_family; /* 1 + that of the queue which gets the commands; 0: td_vk_desc.queue_family */
     uint32_t channels, encoding, transfer;
     float exposure;
     const td_vk_mem *mem;

@@ -393,7 +393,6 @@ const td_vk_table *fault_vulkan_real(void)
     X(SetDebugUtilsObjectNameEXT, (VkDevice a, const VkDebugUtilsObjectNameInfoEXT *b), (a, b), b, 0)
 /* Those that cannot fail and need no eye on them. */
 #define VOIDS(X)                                                                                                       \
-    X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
     X(GetPhysicalDeviceMemoryProperties)                                                                               \
     X(GetPhysicalDeviceFormatProperties)                                                                               \
     X(GetPhysicalDeviceProperties)                                                                                     \
@@ -526,6 +525,19 @@ static VKAPI_ATTR void VKAPI_CALL hook_GetPhysicalDeviceExternalBufferProperties
         answer->externalMemoryProperties.externalMemoryFeatures |= VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT;
 }
 
+static VKAPI_ATTR void VKAPI_CALL hook_GetPhysicalDeviceQueueFamilyProperties(VkPhysicalDevice device, uint32_t *count,
+                                                                              VkQueueFamilyProperties *list)
+{
+    const uint32_t room = *count;
+
+    f.vk.GetPhysicalDeviceQueueFamilyProperties(device, count, list);
+    if (!(f.disguise & FAULT_TWO_FAMILIES))
+        return;
+    if (list && *count < room)
+        list[*count] = list[0];
+    ++*count;
+}
+
 static VKAPI_ATTR void VKAPI_CALL hook_GetBufferMemoryRequirements2(VkDevice device,
                                                                     const VkBufferMemoryRequirementsInfo2 *info,
                                                                     VkMemoryRequirements2 *needs)
@@ -596,6 +608,7 @@ static PFN_vkVoidFunction hooked(const char *name, PFN_vkVoidFunction function)
     HOOK(GetPhysicalDeviceExternalSemaphoreProperties)
     HOOK(GetPhysicalDeviceExternalBufferProperties)
     HOOK(GetBufferMemoryRequirements2)
+    HOOK(GetPhysicalDeviceQueueFamilyProperties)
     HOOK(CmdPipelineBarrier)
     HOOK(GetDeviceProcAddr)
 #undef HOOK

@@ -50,6 +50,16 @@ struct tandem_vulkan {
     void (*lock_queue)(void *user); /* from any thread, the session's own included; no tandem call may be made within */
     void (*unlock_queue)(void *user);
     void *user;
+    /* In place of those two, where they are set: told which queue, for an engine with a lock for each. Of `queue`, that is
+     * queue_family and queue_index, its number there. */
+    void (*lock_queue2)(void *user, uint32_t family, uint32_t index);
+    void (*unlock_queue2)(void *user, uint32_t family, uint32_t index);
+    uint32_t queue_index;
+    /* Other families whose queues use the shared mems, as of asynchronous compute or of transfers; at most 15, queue_family not
+     * among them. The session's VkBuffers are then CONCURRENT among all, and tandem_record_release() and _acquire() may be
+     * recorded for a queue of any; else they are EXCLUSIVE, and for queue_family alone. */
+    uint32_t further_family_count;
+    const uint32_t *further_families;
 };
 
 typedef enum tandem_requirement_kind {
@@ -257,6 +267,9 @@ typedef struct tandem_pack_image {
     float exposure;      /* linear r, g and b are multiplied by it, either way; 0 is 1 */
     uint32_t reserved;   /* 0 */
     tandem_view tensor;
+    uint32_t recorded_family; /* 1 + the family of the queue that gets the commands, which is in place of the session's then: one
+                                 of tandem_vulkan.further_families; 0: queue_family */
+    uint32_t reserved2;       /* 0 */
 } tandem_pack_image;
 
 /* Records 1 to 8 images -> tensors: one compute dispatch for those that are SAMPLED, one for those that are STORAGE alone, and the

@@ -8,8 +8,10 @@
 #include "shaders/images_shared.h"
 #include "tests/interop/vk/images_rig.h"
 
-/* A device whose barriers and dispatches are looked at. */
+/* A device whose barriers and dispatches are looked at. With a further family, which the real one has not: its barriers stay here. */
 static struct {
+    bool two_families;
+    PFN_vkGetPhysicalDeviceQueueFamilyProperties families;
     PFN_vkGetDeviceProcAddr get;
     PFN_vkCmdPipelineBarrier barrier;
     PFN_vkCmdDispatch dispatch;
@@ -32,7 +34,8 @@ static VKAPI_ATTR void VKAPI_CALL see_barrier(VkCommandBuffer commands, VkPipeli
         seen.src[behind] = src;
         seen.dst[behind] = dst;
     }
-    seen.barrier(commands, src, dst, flags, memories, memory, buffers, buffer, images, image);
+    if (!seen.two_families)
+        seen.barrier(commands, src, dst, flags, memories, memory, buffers, buffer, images, image);
 }
 
 static VKAPI_ATTR void VKAPI_CALL see_dispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z)
@@ -59,8 +62,19 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL see_device(VkDevice device, cons
     return real;
 }
 
+static VKAPI_ATTR void VKAPI_CALL one_more_family(VkPhysicalDevice device, uint32_t *count, VkQueueFamilyProperties *list)
+{
+    seen.families(device, count, list);
+    list[*count] = list[0];
+    ++*count;
+}
+
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL see_instance(VkInstance instance, const char *name)
 {
+    if (seen.two_families && strcmp(name, "vkGetPhysicalDeviceQueueFamilyProperties") == 0) {
+        seen.families = (PFN_vkGetPhysicalDeviceQueueFamilyProperties)gpu.gipa(instance, name);
+        return (PFN_vkVoidFunction)one_more_family;
+    }
     if (strcmp(name, "vkGetDeviceProcAddr") != 0)
         return gpu.gipa(instance, name);
     seen.get = (PFN_vkGetDeviceProcAddr)gpu.gipa(instance, name);
@@ -70,7 +84,11 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL see_instance(VkInstance instance
 static td_vk *open_seen(void)
 {
     td_vk_desc desc = vku_desc(&gpu);
+    const uint32_t further = gpu.queue_family ? 0 : 1;
     td_vk *out = NULL;
+
+    desc.further_family_count = seen.two_families;
+    desc.further_families = &further;
 
     desc.get_instance_proc_addr = see_instance;
     assert_ok(td_vk_open(&desc, NULL, &out, why, sizeof why));
@@ -238,6 +256,44 @@ static void test_images_barriers(void **state)
     td_vk_close(&on);
 }
 
+/* Commands for a queue of another family: it owns the image between the two barriers. */
+static void test_images_of_a_further_family(void **state)
+{
+    const uint32_t further = gpu.queue_family ? 0 : 1;
+    vku_image made;
+    td_vk_image image;
+    td_vk_mem mem;
+    td_vk *on;
+
+    (void)state;
+    if (!can_pack())
+        skip();
+    seen.two_families = true;
+    on = open_seen();
+    assert_ok(td_vk_mem_create_host(vk, 4096, STORAGE, &mem, why, sizeof why));
+    assert_vk(vku_image_create(&gpu, VK_FORMAT_R32_SFLOAT, WIDTH, HEIGHT, USAGES, &made));
+    image = good(&made, &mem);
+    image.ownership = TD_VK_ACQUIRE | TD_VK_RELEASE;
+    image.src_family = image.dst_family = gpu.queue_family;
+    image.src_stage = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    image.recorded_family = 1 + further;
+    for (int unpack = 0; unpack < 2; unpack++) {
+        assert_ok(record_alone(on, &image, 1, unpack));
+        assert_true(seen.before == 1 && seen.after == 1);
+        assert_int_equal(seen.first[0].srcQueueFamilyIndex, gpu.queue_family);
+        assert_int_equal(seen.first[0].dstQueueFamilyIndex, further);
+        assert_int_equal(seen.first[1].srcQueueFamilyIndex, further);
+        assert_int_equal(seen.first[1].dstQueueFamilyIndex, gpu.queue_family);
+    }
+    image.src_family = further;
+    assert_int_equal(record_alone(on, &image, 1, false), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, "images[0].src_family is "));
+    vku_image_destroy(&gpu, &made);
+    td_vk_mem_free(vk, &mem);
+    td_vk_close(&on);
+    seen.two_families = false;
+}
+
 static void test_images_refuse(void **state)
 {
     const VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
@@ -314,6 +370,7 @@ static void test_images_refuse(void **state)
     BOTH("images[1].src_family is 4294967295", p->ownership = TD_VK_ACQUIRE, p->src_family = VK_QUEUE_FAMILY_IGNORED);
     BOTH("images[1].src_family is ", p->ownership = TD_VK_ACQUIRE, p->src_family = gpu.queue_family);
     BOTH("images[1].dst_family is ", p->ownership = TD_VK_RELEASE, p->dst_family = gpu.queue_family);
+    BOTH("images[1].recorded_family is 9, for family 8, which is not among those of", p->recorded_family = 9);
     BOTH("images[1].src_stage is 0", p->ownership = TD_VK_ACQUIRE, p->src_family = VK_QUEUE_FAMILY_EXTERNAL);
     BOTH("images[1].tensor.dtype is 0", p->dtype = TANDEM_DTYPE_NONE);
     BOTH("images[1].tensor.offset_bytes is 2, not a multiple of 4", p->offset_bytes = 2);
@@ -431,6 +488,7 @@ static const struct CMUnitTest cases[] = {
     TEST(test_images_one_dispatch),
     TEST(test_images_barriers),
     TEST(test_images_change_owner),
+    TEST(test_images_of_a_further_family),
     TEST(test_images_refuse),
     TEST(test_images_without_pipeline),
 };

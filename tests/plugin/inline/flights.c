@@ -30,8 +30,25 @@ static void unlock_queue(void *user)
     assert_int_equal(__atomic_fetch_sub(&w.locked, 1, __ATOMIC_SEQ_CST), 1);
 }
 
+static void lock_by_place(void *user, uint32_t family, uint32_t index)
+{
+    assert_int_equal(family, w.family);
+    assert_int_equal(index, 0);
+    lock_queue(user);
+}
+
+static void unlock_by_place(void *user, uint32_t family, uint32_t index)
+{
+    (void)family;
+    (void)index;
+    unlock_queue(user);
+}
+
+/* Every other one with the lock that is told which queue. */
 tandem_status create_session(vku *on, uint32_t rung, bool queue)
 {
+    static unsigned sessions;
+    const bool by_place = sessions++ % 2;
     const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
                                   .api_version = on->api_version,
                                   .get_instance_proc_addr = on->gipa,
@@ -45,7 +62,9 @@ tandem_status create_session(vku *on, uint32_t rung, bool queue)
                                   .queue = queue ? on->queue : VK_NULL_HANDLE,
                                   .lock_queue = lock_queue,
                                   .unlock_queue = unlock_queue,
-                                  .user = &w};
+                                  .user = &w,
+                                  .lock_queue2 = by_place ? lock_by_place : NULL,
+                                  .unlock_queue2 = by_place ? unlock_by_place : NULL};
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                       .vulkan = &vulkan,
                                       .log = on_log,
@@ -57,6 +76,7 @@ tandem_status create_session(vku *on, uint32_t rung, bool queue)
                                       .error_text_bytes = sizeof w.text};
     tandem_status status;
 
+    w.family = on->queue_family;
     w.text[0] = w.log[0] = 0;
     w.s = NULL;
     status = tandem_session_create(&desc, &w.s);

@@ -64,6 +64,7 @@ typedef struct world {
     tandem_info info;
     char text[400], log[1024];
     int locked; /* by the session: never twice */
+    uint32_t family;   /* whose queue it locks */
     unsigned locks;
     tandem_timeline engines, ours;
     VkSemaphore engines_semaphore, our_semaphore;

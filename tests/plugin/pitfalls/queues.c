@@ -318,7 +318,108 @@ static void pitfall_34(void **state)
     leave();
 }
 
+/* Buffers of a session whose mems several families use are all of theirs: releases and acquires name none, and those of images
+ * the one that they are recorded for. */
+static void several_families(void **state)
+{
+    static const ground grounds[] = {ON_TIMELINES, ON_VULKAN_CPU};
+    const uint32_t other = 1;
+    fault_barrier release, acquire;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const event *made;
+
+        w.two_families = true;
+        if (!prepare_fake(grounds[i]))
+            skip();
+        w.vulkan.further_families = &other;
+        w.vulkan.further_family_count = 1;
+        assert_int_equal(create(), TANDEM_OK);
+        record_both(&release, &acquire);
+        assert_int_equal(release.buffer.srcQueueFamilyIndex, VK_QUEUE_FAMILY_IGNORED);
+        assert_int_equal(acquire.buffer.dstQueueFamilyIndex, VK_QUEUE_FAMILY_IGNORED);
+        assert_int_equal(release.buffer.dstQueueFamilyIndex, i ? VK_QUEUE_FAMILY_IGNORED : VK_QUEUE_FAMILY_EXTERNAL);
+        assert_int_equal(acquire.buffer.srcQueueFamilyIndex, i ? VK_QUEUE_FAMILY_IGNORED : VK_QUEUE_FAMILY_EXTERNAL);
+        forget();
+        new_mem(4096);
+        made = event_of("vkCreateBuffer", 0);
+        assert_int_equal(made->flags, VK_SHARING_MODE_CONCURRENT);
+        assert_int_equal(made->family_count, 2);
+        assert_int_equal(made->families[0], w.vk.queue_family);
+        assert_int_equal(made->families[1], other);
+        leave();
+    }
+}
+
+static void wrong_family(const uint32_t *families, uint32_t count, const char *text)
+{
+    w.two_families = true;
+    if (!prepare_fake(ON_VULKAN_CPU))
+        skip();
+    w.vulkan.further_families = families;
+    w.vulkan.further_family_count = count;
+    assert_int_equal(create(), TANDEM_ERROR_ARG);
+    if (!strstr(w.text, text))
+        fail_msg("'%s' is not in '%s'", text, w.text);
+    leave();
+}
+
+static void wrong_families(void **state)
+{
+    static const uint32_t families[] = {1, 1, 7, 0};
+
+    (void)state;
+    wrong_family(NULL, 1, "further_families is NULL, further_family_count is 1");
+    wrong_family(families, 16, "further_family_count is 16, more than 15");
+    wrong_family(families, 2, "further_families[1] is 1, which was named before");
+    wrong_family(families + 2, 1, "further_families[0] is 7, the device has 2");
+    wrong_family(families + 3, 1, "further_families[0] is 0, which was named before");
+}
+
+static void lock_by_place(void *user, uint32_t family, uint32_t index)
+{
+    assert_ptr_equal(user, &w);
+    w.locked++;
+    w.locked_family = family;
+    w.locked_index = index;
+}
+
+static void no_lock(void *user)
+{
+    (void)user;
+    fail_msg("the lock without a place was taken");
+}
+
+/* An engine with a lock for each queue is told which. */
+static void locks_of_queues(void **state)
+{
+    tandem_timeline ours;
+
+    (void)state;
+    w.locked = 0;
+    if (!prepare_fake(ON_VULKAN_CPU))
+        skip();
+    w.vulkan.lock_queue = w.vulkan.unlock_queue = no_lock;
+    w.vulkan.lock_queue2 = lock_by_place;
+    w.vulkan.queue_index = 3;
+    w.vulkan.user = &w;
+    assert_int_equal(create(), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(w.text, "desc.vulkan.unlock_queue2 is NULL, but its twin is not"));
+    w.vulkan.unlock_queue2 = lock_by_place;
+    assert_int_equal(create(), TANDEM_OK);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    assert_int_equal(tandem_timeline_destroy(w.s, ours), TANDEM_OK);
+    assert_int_equal(w.locked, 2); /* the queue was asked how far it has come */
+    assert_int_equal(w.locked_family, w.vk.queue_family);
+    assert_int_equal(w.locked_index, 3);
+    leave();
+}
+
 static const struct CMUnitTest cases[] = {
+    cmocka_unit_test(several_families),
+    cmocka_unit_test(wrong_families),
+    cmocka_unit_test(locks_of_queues),
 #define X(n) cmocka_unit_test(pitfall_##n),
     PITFALLS_OF_QUEUES(X)
 #undef X

@@ -28,6 +28,9 @@ static void look(event *e, const void *info)
         e->usage = b->usage;
         e->bytes = b->size;
         e->flags = (uint64_t)b->sharingMode;
+        e->family_count = b->queueFamilyIndexCount;
+        for (uint32_t i = 0; i < 2 && i < b->queueFamilyIndexCount; i++)
+            e->families[i] = b->pQueueFamilyIndices[i];
     } else if (!strcmp(e->call, "vkAllocateMemory")) {
         const VkExportMemoryAllocateInfo *export = chained(info, VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO);
         const VkMemoryDedicatedAllocateInfo *dedicated =
@@ -142,7 +145,8 @@ bool prepare(ground on)
     w.s = NULL;
     w.text[0] = 0;
     fault_observe(observe);
-    fault_disguise_as((on == ON_TIMELINES && !w.gpu ? FAULT_TIMELINES : 0) | (w.one_by_one ? FAULT_NO_GRAPHS : 0));
+    fault_disguise_as((on == ON_TIMELINES && !w.gpu ? FAULT_TIMELINES : 0) | (w.one_by_one ? FAULT_NO_GRAPHS : 0) |
+                      (w.two_families ? FAULT_TWO_FAMILIES : 0));
     fault_cuda(on < ON_CUDA ? FAULT_NO_CUDA : w.gpu ? FAULT_REAL_CUDA : FAULT_FAKE_CUDA);
     fake_cuda_driver.vulkan = NULL;
     fake_cuda_driver.device_count = 1;
@@ -158,7 +162,7 @@ bool prepare(ground on)
                                                   .pNext = &id};
         vku_found found;
 
-        w.options.validation = true;
+        w.options.validation = !w.two_families;
         found = vku_open(&w.vk, &w.options);
         if (found == VKU_NO_VULKAN && !w.gpu)
             return false;
@@ -210,7 +214,7 @@ void leave(void)
         assert_int_equal(tandem_session_destroy(&w.s), TANDEM_OK);
     fault_observe(NULL);
     fault_disguise_as(0);
-    w.one_by_one = false;
+    w.one_by_one = w.two_families = false;
     assert_int_equal(fault_wrong_closes(), 0);
     if (!w.has_vk)
         return;

@@ -24,6 +24,7 @@ typedef enum ground { ON_HOST, ON_VULKAN_CPU, ON_CUDA, ON_TIMELINES } ground;
 typedef struct world {
     bool gpu;        /* the real drivers */
     bool one_by_one; /* no graphs: each launch, wait and signal is a call of its own */
+    bool two_families; /* of queues, as it seems: which validation would find out */
     ground on;
     vku vk;
     bool has_vk;
@@ -34,6 +35,7 @@ typedef struct world {
     tandem_info info;
     char text[400]; /* of the last failure of tandem_session_create() */
     unsigned locked;
+    uint32_t locked_family, locked_index; /* as lock_queue2 was told */
 } world;
 
 extern world w;
@@ -43,6 +45,7 @@ typedef struct event {
     const char *call;
     uint64_t handle;
     uint64_t handles, usage, type, bytes, offset, flags; /* as far as the call has them */
+    uint32_t family_count, families[2];
     bool dedicated;
     fault_barrier barrier;
 } event;
