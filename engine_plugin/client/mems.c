@@ -309,15 +309,49 @@ static tandem_status check_fd(const tandem_mem_desc *desc, char *why)
     return TANDEM_OK;
 }
 
+/* As memory of the engine's, once it is Vulkan's. */
+static tandem_status make_dma_buf(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
+{
+    const bool copied = !td_is_on_device(s);
+    char text[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    if (!s->vk || (!copied && !td_is_inline(s)))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.handle_type is 1 (DMA_BUF): %s",
+                       s->vk ? "CUDA imports none; the inline, copy and cpu rungs take it"
+                             : "without Vulkan nobody imports it: map it, and give it as HOST (1)");
+    if (desc->dedicated)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.dedicated is 1: of a dma-buf that takes one buffer alone, that is its engine's");
+    mem->has_vk = true;
+    mem->source = TANDEM_MEM_VULKAN;
+    status = td_vk_mem_import_dma_buf(s->vk, desc->fd, desc->allocation_bytes, desc->offset_bytes, desc->bytes, PLAIN_USAGE,
+                                      &mem->vk, text, sizeof text);
+    if (status != TANDEM_OK)
+        return td_fail(why, TD_WHY_BYTES, status, "desc.fd is %d, desc.allocation_bytes %" PRIu64 ": %s", desc->fd,
+                       desc->allocation_bytes, text);
+    mem->address = mem->vk.address;
+    return copied ? make_staging(s, mem, why) : TANDEM_OK;
+}
+
 static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    tandem_status status = check_range(desc, why);
+    tandem_status status;
 
+    if (desc->handle_type > TANDEM_HANDLE_WIN32)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.handle_type is %u; it must be 0 (OPAQUE_FD), 1 (DMA_BUF) or 2 (WIN32)", desc->handle_type);
+    if (desc->handle_type == TANDEM_HANDLE_WIN32)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.handle_type is 2 (WIN32): this system has file descriptors, not Windows' handles");
+    status = check_range(desc, why);
     if (status == TANDEM_OK)
         status = check_fd(desc, why);
     if (status != TANDEM_OK)
         return status;
+    if (desc->handle_type == TANDEM_HANDLE_DMA_BUF)
+        return make_dma_buf(s, mem, desc, why);
     if (is_gpu_elsewhere(s)) {
         mem->shared.fd = td_fd_dup(desc->fd);
         mem->shared.owned = mem->shared.opaque = true;
@@ -389,7 +423,7 @@ static tandem_status make_cuda(tandem_session *s, td_mem *mem, const tandem_mem_
 
     if (!desc->cuda_pointer)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.cuda_pointer is 0");
-    if (!s->cu || !td_way_shares_memory(s->way))
+    if (!s->cu || td_copies(s))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is CUDA (4): %s",
                        s->cu ? "on the copy rung jobs work on copies of the host's memory"
                              : "the session does not compute in a CUDA context of this process");
@@ -416,6 +450,11 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64, desc->bytes);
     if (desc->reserved)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    if (desc->handle_type && desc->source != TANDEM_MEM_FD)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.handle_type is %u, but desc.source is %u, not 2 (FD)",
+                       desc->handle_type, desc->source);
+    if (desc->reserved2)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved2 is %u, not 0", desc->reserved2);
     mem = *out = td_mem_new(s, desc->bytes, why);
     if (!mem)
         return TANDEM_ERROR_NOMEM;

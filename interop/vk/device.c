@@ -224,6 +224,9 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
 #define LOAD(name) (fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name))
     if (enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME))
         LOAD(GetMemoryFdKHR);
+    if (enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) &&
+        enabled(desc, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME))
+        LOAD(GetMemoryFdPropertiesKHR);
     if (enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME))
         LOAD(GetSemaphoreFdKHR);
     if (enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
@@ -426,6 +429,7 @@ static void find_lacks(td_vk *vk, const td_vk_desc *desc)
     caps->export_memory = !lacks->memory_fd;
     caps->export_timeline = caps->timeline && !lacks->semaphore_fd;
     caps->import_host = !lacks->memory_host;
+    caps->import_dma_buf = fn->GetMemoryFdPropertiesKHR != NULL;
     caps->push_descriptor = !lacks->push_descriptor;
     caps->calibrated = !lacks->calibrated;
     caps->inline_kernels = !lacks->binary_import && !lacks->address_feature && caps->timeline && caps->computes;

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -383,6 +384,83 @@ tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBuf
     }
     *out = mem;
     return TANDEM_OK;
+}
+
+/* Where a buffer over a dma-buf may be: a memory type of the fd's and the buffer's, or ARG or UNSUPPORTED. */
+static tandem_status place_dma_buf(td_vk *vk, int fd, td_vk_mem *mem, uint32_t *type, char *why, size_t why_bytes)
+{
+    VkMemoryFdPropertiesKHR properties = {.sType = VK_STRUCTURE_TYPE_MEMORY_FD_PROPERTIES_KHR};
+    const VkResult result = vk->fn.GetMemoryFdPropertiesKHR(vk->device, VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT, fd,
+                                                            &properties);
+    VkMemoryRequirements needs;
+    bool ignored;
+    int found;
+
+    if (result != VK_SUCCESS) {
+        td_vk_result(result, "vkGetMemoryFdPropertiesKHR", why, why_bytes);
+        return TANDEM_ERROR_ARG;
+    }
+    needs = requirements(vk, mem->buffer, &ignored);
+    if (mem->offset % needs.alignment)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "offset is %" PRIu64 ", not a multiple of %" PRIu64, mem->offset,
+                       (uint64_t)needs.alignment);
+    if (needs.size > mem->allocation_bytes - mem->offset)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a buffer of %" PRIu64 " bytes takes %" PRIu64 ", %" PRIu64 " are left",
+                       mem->bytes, (uint64_t)needs.size, mem->allocation_bytes - mem->offset);
+    found = memory_type(vk, needs.memoryTypeBits & properties.memoryTypeBits, 0, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
+    if (found < 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no memory type among 0x%x & 0x%x", needs.memoryTypeBits,
+                       properties.memoryTypeBits);
+    *type = (uint32_t)found;
+    return TANDEM_OK;
+}
+
+tandem_status td_vk_mem_import_dma_buf(td_vk *vk, int fd, uint64_t allocation_bytes, uint64_t offset, uint64_t bytes,
+                                       VkBufferUsageFlags usage, td_vk_mem *out, char *why, size_t why_bytes)
+{
+    const VkExternalMemoryHandleTypeFlagBits handle = VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT;
+    VkPhysicalDeviceExternalBufferInfo query = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO, .usage = usage, .handleType = handle};
+    VkExternalBufferProperties answer = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+    VkImportMemoryFdInfoKHR import = {
+        .sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR, .handleType = handle, .fd = -1};
+    VkMemoryAllocateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &import, .allocationSize = allocation_bytes};
+    td_vk_mem mem = {.bytes = bytes, .allocation_bytes = allocation_bytes, .offset = offset, .owned = true, .memfd = -1};
+    VkExternalMemoryFeatureFlags features;
+    tandem_status status = check_size(vk, bytes, out, why, why_bytes);
+    uint64_t end;
+
+    if (status != TANDEM_OK)
+        return status;
+    if (!td_add_u64(offset, bytes, &end) || end > allocation_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "offset %" PRIu64 " + bytes %" PRIu64 " is beyond allocation_bytes %" PRIu64, offset, bytes,
+                       allocation_bytes);
+    if (!vk->caps.import_dma_buf)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "VK_EXT_external_memory_dma_buf is not enabled");
+    vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &query, &answer);
+    features = answer.externalMemoryProperties.externalMemoryFeatures;
+    if (!(features & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT) || (features & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s puts no buffer over %s dma-buf", vk->caps.name,
+                       features & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT ? "a part of a" : "a");
+    status = create_buffer(vk, bytes, usage, handle, &mem.buffer, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = place_dma_buf(vk, fd, &mem, &info.memoryTypeIndex, why, why_bytes);
+    if (status == TANDEM_OK) {
+        import.fd = td_fd_dup(fd); /* the device's, once it is imported */
+        status = import.fd < 0 ? td_fail(why, why_bytes, TANDEM_ERROR_ARG, "fd is %d: %s", fd, strerror(errno))
+                               : allocate(vk, &info, &mem.memory, why, why_bytes);
+        if (status != TANDEM_OK)
+            td_fd_close(&import.fd);
+    }
+    if (status == TANDEM_OK)
+        status = bind(vk, &mem, mem.memory, why, why_bytes);
+    if (status == TANDEM_OK)
+        *out = mem;
+    else
+        td_vk_mem_free(vk, &mem);
+    return status;
 }
 
 /* That `mem` is within memory of the engine's. */

@@ -67,6 +67,7 @@
 /* Present only where the capability of that name is. */
 #define TD_VK_OPTIONAL_FUNCTIONS(X)                                                                                    \
     X(GetMemoryFdKHR)                                                                                                  \
+    X(GetMemoryFdPropertiesKHR)                                                                                        \
     X(GetSemaphoreFdKHR)                                                                                               \
     X(GetMemoryHostPointerPropertiesEXT)                                                                               \
     X(CmdPushDescriptorSetKHR)                                                                                         \

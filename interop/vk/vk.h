@@ -44,6 +44,7 @@ typedef struct td_vk_caps {
     bool export_memory;      /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
     bool export_timeline;    /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
     bool import_host;        /* VK_EXT_external_memory_host */
+    bool import_dma_buf;     /* VK_EXT_external_memory_dma_buf, with VK_KHR_external_memory_fd */
     bool timeline;           /* timelineSemaphore: without it td_vk_timeline_*() must not be called */
     bool push_descriptor;    /* VK_KHR_push_descriptor */
     bool read_without_format, write_without_format; /* shaderStorageImageReadWithoutFormat, _WriteWithoutFormat */
@@ -131,6 +132,10 @@ tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlag
 /* The caller's host memory, page-aligned in address and size, imported the same way. */
 tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out,
                                     char *why, size_t why_bytes);
+/* A dma-buf of allocation_bytes, imported whole, with a buffer over a part of it; `fd` is duplicated. ARG for an fd that is no
+ * dma-buf of such a size; UNSUPPORTED unless caps.import_dma_buf, and where the device takes no part of one. */
+tandem_status td_vk_mem_import_dma_buf(td_vk *vk, int fd, uint64_t allocation_bytes, uint64_t offset, uint64_t bytes,
+                                       VkBufferUsageFlags usage, td_vk_mem *out, char *why, size_t why_bytes);
 /* A buffer over memory of the engine's; only the buffer is ours. None over dedicated memory, which takes no other. */
 tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset,
                              uint64_t bytes, bool dedicated, td_vk_mem *out, char *why, size_t why_bytes);

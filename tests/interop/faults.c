@@ -384,6 +384,9 @@ const td_vk_table *fault_vulkan_real(void)
     X(WaitSemaphores, (VkDevice a, const VkSemaphoreWaitInfo *b, uint64_t c), (a, b, c), b, c)                         \
     X(SignalSemaphore, (VkDevice a, const VkSemaphoreSignalInfo *b), (a, b), b, b->value)                              \
     X(GetMemoryFdKHR, (VkDevice a, const VkMemoryGetFdInfoKHR *b, int *c), (a, b, c), b, 0)                            \
+    X(GetMemoryFdPropertiesKHR,                                                                                        \
+      (VkDevice a, VkExternalMemoryHandleTypeFlagBits b, int c, VkMemoryFdPropertiesKHR *d), (a, b, c, d), NULL,       \
+      (uint64_t)c)                                                                                                     \
     X(GetMemoryHostPointerPropertiesEXT,                                                                               \
       (VkDevice a, VkExternalMemoryHandleTypeFlagBits b, const void *c, VkMemoryHostPointerPropertiesEXT *d),          \
       (a, b, c, d), c, (uint64_t)b)                                                                                    \
@@ -414,6 +417,48 @@ const td_vk_table *fault_vulkan_real(void)
     X(CmdEndDebugUtilsLabelEXT)                                                                                        \
     X(CreateDebugUtilsMessengerEXT)
 
+/* What the driver gets of a create info: nothing of dma-bufs, where it only seems to know them. */
+static const void *for_driver(const void *info)
+{
+    static _Thread_local VkBufferCreateInfo buffer;
+    static _Thread_local VkMemoryAllocateInfo memory;
+    const VkBaseInStructure *s = info, *next = s->pNext;
+
+    if (!(f.disguise & FAULT_DMA_BUF) || !next)
+        return info;
+    if (next->sType == VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO &&
+        ((const VkExternalMemoryBufferCreateInfo *)(const void *)next)->handleTypes ==
+            VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT) {
+        buffer = *(const VkBufferCreateInfo *)info;
+        buffer.pNext = NULL;
+        return &buffer;
+    }
+    if (next->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR) {
+        memory = *(const VkMemoryAllocateInfo *)info;
+        memory.pNext = NULL;
+        return &memory;
+    }
+    return info;
+}
+
+/* A driver that took an fd closes it. */
+static void close_import(const void *info)
+{
+    const VkBaseInStructure *s = info, *next = s->pNext;
+
+    if (next && next->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR && (f.disguise & FAULT_DMA_BUF))
+        __real_close(((const VkImportMemoryFdInfoKHR *)(const void *)next)->fd);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL any_memory_type(VkDevice device, VkExternalMemoryHandleTypeFlagBits handle, int fd,
+                                                      VkMemoryFdPropertiesKHR *properties)
+{
+    (void)device;
+    (void)fd;
+    properties->memoryTypeBits = UINT32_MAX;
+    return handle == VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT ? VK_SUCCESS : VK_ERROR_INVALID_EXTERNAL_HANDLE;
+}
+
 #define X(name, Info, Handle)                                                                                          \
     static VKAPI_ATTR VkResult VKAPI_CALL hook_##name(VkDevice device, const Info *info,                               \
                                                       const VkAllocationCallbacks *allocator, Handle *out)             \
@@ -423,8 +468,10 @@ const td_vk_table *fault_vulkan_real(void)
         see("vk" #name, info, 0);                                                                                      \
         if (trip(FAULT_VULKAN, "vk" #name))                                                                            \
             return f.plan.vulkan;                                                                                      \
-        result = f.vk.name(device, info, allocator, out);                                                              \
+        result = f.vk.name(device, for_driver(info), allocator, out);                                                  \
         f.vulkan += result == VK_SUCCESS;                                                                              \
+        if (result == VK_SUCCESS)                                                                                      \
+            close_import(info);                                                                                        \
         return result;                                                                                                 \
     }
 CREATES(X)
@@ -523,6 +570,8 @@ static VKAPI_ATTR void VKAPI_CALL hook_GetPhysicalDeviceExternalBufferProperties
     f.vk.GetPhysicalDeviceExternalBufferProperties(device, info, answer);
     if (f.disguise & FAULT_DEDICATED_ONLY)
         answer->externalMemoryProperties.externalMemoryFeatures |= VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT;
+    if ((f.disguise & FAULT_DMA_BUF) && info->handleType == VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT)
+        answer->externalMemoryProperties.externalMemoryFeatures |= VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
 }
 
 static VKAPI_ATTR void VKAPI_CALL hook_GetPhysicalDeviceQueueFamilyProperties(VkPhysicalDevice device, uint32_t *count,
@@ -631,7 +680,8 @@ static PFN_vkVoidFunction hooked(const char *name, PFN_vkVoidFunction function)
 
 static bool is_pretended(const char *name)
 {
-    return !strcmp(name, "vkGetSemaphoreFdKHR") && (f.disguise & FAULT_TIMELINES);
+    return (!strcmp(name, "vkGetSemaphoreFdKHR") && (f.disguise & FAULT_TIMELINES)) ||
+           (!strcmp(name, "vkGetMemoryFdPropertiesKHR") && (f.disguise & FAULT_DMA_BUF));
 }
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_GetDeviceProcAddr(VkDevice device, const char *name)
@@ -641,6 +691,8 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_GetDeviceProcAddr(VkDevice 
     look_up(name);
     if ((!function && !is_pretended(name)) || trip(FAULT_VULKAN_LOOKUP, name))
         return NULL;
+    if ((f.disguise & FAULT_DMA_BUF) && !strcmp(name, "vkGetMemoryFdPropertiesKHR"))
+        function = (PFN_vkVoidFunction)any_memory_type;
     return hooked(name, function);
 }
 

@@ -84,6 +84,7 @@ typedef enum fault_disguise {
     FAULT_ROUNDS_UP = 16, /* allocations are larger than their buffers */
     FAULT_NO_GRAPHS = 32, /* CUDA's driver is too old for graphs */
     FAULT_TWO_FAMILIES = 128, /* the device seems to have one more of the first queue family: not under validation */
+    FAULT_DMA_BUF = 256, /* the device seems to import dma-bufs: it gets memory of its own instead */
     FAULT_DAMAGED_IMAGE = 64, /* the kernels in the library are not as they were built; to the fake CUDA */
 } fault_disguise;
 void fault_disguise_as(unsigned bits);

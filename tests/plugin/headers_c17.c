@@ -20,7 +20,7 @@ SIZE(tandem_job, 1072);
 SIZE(tandem_job_report, 40);
 SIZE(tandem_session_desc, 136);
 SIZE(tandem_info, 808);
-SIZE(tandem_mem_desc, 80);
+SIZE(tandem_mem_desc, 96);
 SIZE(tandem_timeline_desc, 24);
 SIZE(tandem_vulkan, 128);
 SIZE(tandem_requirement, 48);

@@ -228,8 +228,7 @@ typedef enum tandem_mem_source {
     TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
     TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA; on the
                               copy rung it has no VkBuffer: the host fills and reads it itself */
-    TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's; not on the
-                              copy rung */
+    TANDEM_MEM_FD = 2,     /* `fd`, of `handle_type`; stays the caller's */
     /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
      * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. Where the
      * CPU computes, or a daemon that shares no memory of the device, its bytes are copied as on the copy rung: by each release
@@ -238,6 +237,16 @@ typedef enum tandem_mem_source {
     TANDEM_MEM_CUDA = 4 /* `cuda_pointer`: device memory of the caller's on the session's GPU, within one allocation, and in the
                            session's context if it was made in one; not on the inline and copy rungs, nor with a daemon */
 } tandem_mem_source;
+
+/* What the handle of a mem of TANDEM_MEM_FD is. */
+typedef enum tandem_handle {
+    TANDEM_HANDLE_OPAQUE_FD = 0, /* memory exported by the same device and driver; not on the inline, copy and cpu rungs */
+    /* A dma-buf of any device's, on a session with Vulkan and VK_EXT_external_memory_dma_buf: on the inline, copy and cpu rungs,
+     * as CUDA imports none. As memory of VULKAN, it has a VkBuffer, and is copied where that is. Nothing but the engine's points
+     * says when who else uses it is through. Without Vulkan: map it, and give it as HOST. */
+    TANDEM_HANDLE_DMA_BUF = 1,
+    TANDEM_HANDLE_WIN32 = 2      /* `win32_handle`, an OPAQUE_WIN32; UNSUPPORTED but on Windows, where this library is not yet */
+} tandem_handle;
 
 typedef struct tandem_mem_desc {
     uint32_t struct_bytes;
@@ -258,6 +267,9 @@ typedef struct tandem_mem_desc {
      * one, which it cannot over a dedicated allocation */
     uint64_t vulkan_buffer;
     uint64_t cuda_pointer;     /* CUDA: the CUdeviceptr at which the mem begins */
+    uint32_t handle_type;      /* FD: tandem_handle */
+    uint32_t reserved2;        /* 0 */
+    void *win32_handle;        /* FD, with WIN32 */
 } tandem_mem_desc;
 
 /* Shares a block of bytes between engine and session, once; jobs then name it by id.

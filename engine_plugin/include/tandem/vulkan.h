@@ -57,7 +57,8 @@ struct tandem_vulkan {
     uint32_t queue_index;
     /* Other families whose queues use the shared mems, as of asynchronous compute or of transfers; at most 15, queue_family not
      * among them. The session's VkBuffers are then CONCURRENT among all, and tandem_record_release() and _acquire() may be
-     * recorded for a queue of any; else they are EXCLUSIVE, and for queue_family alone. */
+     * recorded for a queue of any; else they are EXCLUSIVE, and for queue_family alone. An
+     * engine's own, of tandem_mem_desc.vulkan_buffer, has to be as these are. */
     uint32_t further_family_count;
     const uint32_t *further_families;
 };

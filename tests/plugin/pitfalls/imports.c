@@ -2,8 +2,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/plugin/pitfalls/rig.h"
@@ -356,7 +358,132 @@ static void pitfall_13(void **state)
     leave();
 }
 
+/* --- dma-bufs: a memfd stands for one, and the device seems to import it --- */
+
+enum { DMA_BYTES = 65536, DMA_OFFSET = 4096 };
+
+static tandem_mem_desc dma_buf(int fd)
+{
+    return TANDEM_INIT(tandem_mem_desc,
+                       .source = TANDEM_MEM_FD,
+                       .handle_type = TANDEM_HANDLE_DMA_BUF,
+                       .fd = fd,
+                       .allocation_bytes = DMA_BYTES,
+                       .offset_bytes = DMA_OFFSET,
+                       .bytes = MEM_BYTES);
+}
+
+static int make_memfd(void)
+{
+    const int fd = memfd_create("dma-buf", MFD_CLOEXEC);
+
+    assert_true(fd >= 0 && !ftruncate(fd, DMA_BYTES));
+    return fd;
+}
+
+/* Imported into Vulkan by a duplicate that is then the device's, with a buffer over the part; and as it is nobody's on the CPU,
+ * copied there and back. */
+static void dma_bufs_are_imported(void **state)
+{
+    const uint64_t handle = (uint64_t)VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT;
+    tandem_mem_vulkan vulkan = TANDEM_INIT(tandem_mem_vulkan);
+    tandem_timeline engines, ours;
+    tandem_mem_desc desc;
+    tandem_mem mem;
+    void *host;
+    int fds, fd;
+
+    (void)state;
+    w.dma_bufs = true;
+    if (!prepare_fake(ON_VULKAN_CPU))
+        skip();
+    assert_int_equal(create(), TANDEM_OK);
+    fds = vku_open_fds();
+    fd = make_memfd();
+    desc = dma_buf(fd);
+    forget();
+    assert_int_equal(tandem_mem_create(w.s, &desc, &mem), TANDEM_OK);
+    assert_int_equal(event_of("vkCreateBuffer", 0)->handles, handle);
+    assert_int_equal(event_of("vkCreateBuffer", 0)->bytes, MEM_BYTES);
+    assert_int_equal(event_of("vkAllocateMemory", 0)->type, handle);
+    assert_int_equal(event_of("vkAllocateMemory", 0)->bytes, DMA_BYTES);
+    assert_int_not_equal(event_of("vkAllocateMemory", 0)->handle, fd);
+    assert_int_equal(event_of("vkBindBufferMemory", 0)->handle, DMA_OFFSET);
+    assert_int_equal(close(fd), 0); /* it was the caller's */
+    assert_int_equal(tandem_mem_get_vulkan(w.s, mem, &vulkan), TANDEM_OK);
+    assert_true(vulkan.buffer && vulkan.memory && vulkan.offset == DMA_OFFSET && vulkan.bytes == MEM_BYTES);
+    assert_int_equal(tandem_mem_host(w.s, mem, &host), TANDEM_OK);
+    engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    run_frame(mem, engines, ours, 1);
+    forget();
+    assert_int_equal(tandem_mem_destroy(w.s, mem), TANDEM_OK);
+    assert_int_equal(count_of("vkFreeMemory"), 2); /* with its staging memory */
+    assert_int_equal(vku_open_fds(), fds);
+    leave();
+}
+
+static void refuse_handle(const tandem_mem_desc *desc, tandem_status status, const char *expected)
+{
+    const int fds = vku_open_fds();
+    char text[400];
+    tandem_mem mem;
+
+    assert_int_equal(tandem_mem_create(w.s, desc, &mem), status);
+    tandem_error_text(w.s, text, sizeof text);
+    if (!strstr(text, expected))
+        fail_msg("'%s' is not in '%s'", expected, text);
+    assert_int_equal(vku_open_fds(), fds);
+}
+
+static void handles_are_refused(void **state)
+{
+    const int fd = make_memfd();
+    tandem_mem_desc desc = dma_buf(fd), changed;
+
+    (void)state;
+    w.dma_bufs = true;
+    if (!prepare_fake(ON_VULKAN_CPU))
+        skip();
+    assert_int_equal(create(), TANDEM_OK);
+#define REFUSED(status, text, ...) (changed = desc, __VA_ARGS__, refuse_handle(&changed, TANDEM_ERROR_##status, text))
+    REFUSED(ARG, "desc.handle_type is 3; it must be 0 (OPAQUE_FD), 1 (DMA_BUF) or 2 (WIN32)", changed.handle_type = 3);
+    REFUSED(UNSUPPORTED, "desc.handle_type is 2 (WIN32): this system has file descriptors", changed.handle_type = 2);
+    REFUSED(ARG, "desc.handle_type is 1, but desc.source is 0, not 2 (FD)", changed.source = 0);
+    REFUSED(ARG, "desc.reserved2 is 1, not 0", changed.reserved2 = 1);
+    REFUSED(UNSUPPORTED, "desc.dedicated is 1", changed.dedicated = 1);
+    REFUSED(ARG, "but desc.fd", changed.allocation_bytes = 2 * DMA_BYTES);
+    REFUSED(ARG, "desc.offset_bytes is 65536", changed.offset_bytes = DMA_BYTES);
+    REFUSED(ARG, "offset is 4097, not a multiple of", changed.offset_bytes = DMA_OFFSET + 1);
+    fault_arm(&(fault_plan){FAULT_VULKAN, "vkAllocateMemory", 1, false, VK_ERROR_OUT_OF_DEVICE_MEMORY, 0});
+    REFUSED(NOMEM, "vkAllocateMemory", changed.fd = fd); /* and the duplicate is closed */
+    fault_disarm();
+    fault_arm(&(fault_plan){FAULT_VULKAN, "vkGetMemoryFdPropertiesKHR", 1, false, VK_ERROR_INVALID_EXTERNAL_HANDLE, 0});
+    REFUSED(ARG, "vkGetMemoryFdPropertiesKHR", changed.fd = fd); /* no dma-buf */
+    fault_disarm();
+    leave();
+
+    /* Who does not import any says what would. */
+    if (!prepare_fake(ON_VULKAN_CPU))
+        skip();
+    assert_int_equal(create(), TANDEM_OK);
+    REFUSED(UNSUPPORTED, "VK_EXT_external_memory_dma_buf is not enabled", changed.fd = fd);
+    leave();
+    assert_true(prepare_fake(ON_TIMELINES));
+    assert_int_equal(create(), TANDEM_OK);
+    REFUSED(UNSUPPORTED, "CUDA imports none; the inline, copy and cpu rungs take it", changed.fd = fd);
+    leave();
+    assert_true(prepare_fake(ON_HOST));
+    assert_int_equal(create(), TANDEM_OK);
+    REFUSED(UNSUPPORTED, "without Vulkan nobody imports it: map it, and give it as HOST (1)", changed.fd = fd);
+    leave();
+#undef REFUSED
+    assert_int_equal(close(fd), 0);
+}
+
 static const struct CMUnitTest cases[] = {
+    cmocka_unit_test(dma_bufs_are_imported),
+    cmocka_unit_test(handles_are_refused),
 #define X(n) cmocka_unit_test(pitfall_##n),
     PITFALLS_OF_IMPORTS(X)
 #undef X

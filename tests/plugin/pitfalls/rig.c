@@ -39,6 +39,12 @@ static void look(event *e, const void *info)
         e->bytes = ((const VkMemoryAllocateInfo *)info)->allocationSize;
         e->handles = export ? export->handleTypes : 0;
         e->dedicated = dedicated && dedicated->buffer;
+        if (chained(info, VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR)) {
+            const VkImportMemoryFdInfoKHR *import = chained(info, VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR);
+
+            e->type = (uint64_t)import->handleType;
+            e->handle = (uint64_t)import->fd;
+        }
     } else if (!strcmp(e->call, "vkGetPhysicalDeviceExternalBufferProperties")) {
         e->handles = (uint64_t)((const VkPhysicalDeviceExternalBufferInfo *)info)->handleType;
         e->usage = ((const VkPhysicalDeviceExternalBufferInfo *)info)->usage;
@@ -146,7 +152,7 @@ bool prepare(ground on)
     w.text[0] = 0;
     fault_observe(observe);
     fault_disguise_as((on == ON_TIMELINES && !w.gpu ? FAULT_TIMELINES : 0) | (w.one_by_one ? FAULT_NO_GRAPHS : 0) |
-                      (w.two_families ? FAULT_TWO_FAMILIES : 0));
+                      (w.two_families ? FAULT_TWO_FAMILIES : 0) | (w.dma_bufs ? FAULT_DMA_BUF : 0));
     fault_cuda(on < ON_CUDA ? FAULT_NO_CUDA : w.gpu ? FAULT_REAL_CUDA : FAULT_FAKE_CUDA);
     fake_cuda_driver.vulkan = NULL;
     fake_cuda_driver.device_count = 1;
@@ -156,7 +162,7 @@ bool prepare(ground on)
                                    .error_text = w.text,
                                    .error_text_bytes = sizeof w.text};
     if (w.has_vk) {
-        static const char *extensions[17];
+        static const char *extensions[18];
         VkPhysicalDeviceIDProperties id = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES};
         VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                                   .pNext = &id};
@@ -189,6 +195,8 @@ bool prepare(ground on)
             .lock_queue = lock_queue,
             .unlock_queue = lock_queue,
         };
+        if (w.dma_bufs)
+            extensions[w.vulkan.enabled_extension_count++] = "VK_EXT_external_memory_dma_buf"; /* nor this */
         if (on == ON_TIMELINES && !w.gpu)
             extensions[w.vulkan.enabled_extension_count++] = "VK_KHR_external_semaphore_fd"; /* lavapipe has it not */
         w.desc.vulkan = &w.vulkan;
@@ -214,7 +222,7 @@ void leave(void)
         assert_int_equal(tandem_session_destroy(&w.s), TANDEM_OK);
     fault_observe(NULL);
     fault_disguise_as(0);
-    w.one_by_one = w.two_families = false;
+    w.one_by_one = w.two_families = w.dma_bufs = false;
     assert_int_equal(fault_wrong_closes(), 0);
     if (!w.has_vk)
         return;

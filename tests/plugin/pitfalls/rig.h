@@ -24,6 +24,7 @@ typedef enum ground { ON_HOST, ON_VULKAN_CPU, ON_CUDA, ON_TIMELINES } ground;
 typedef struct world {
     bool gpu;        /* the real drivers */
     bool one_by_one; /* no graphs: each launch, wait and signal is a call of its own */
+    bool dma_bufs; /* the device seems to import them */
     bool two_families; /* of queues, as it seems: which validation would find out */
     ground on;
     vku vk;
