@@ -7,6 +7,10 @@
  */
 #include "kernels/attention/cpu/fast.h"
 
+#if TD_X86
+#include <immintrin.h>
+#endif
+
 typedef struct plane {
     const td_params_attention_masked *p;
     int64_t batch, head, kv_head;
@@ -26,6 +30,20 @@ static void load_row(float *to, const td_tensor *x, int64_t at, uint32_t d_pad)
     memset(to + x->dim, 0, (d_pad - x->dim) * sizeof *to);
 }
 
+TD_INLINE bool is_finite(float x)
+{
+    return (td_bits(x) & 0x7f800000) != 0x7f800000;
+}
+
+/* 1, or NaN where something is not finite. */
+TD_INLINE float scale_of(const float *row, uint32_t count)
+{
+    uint32_t bad = 0;
+    for (uint32_t c = 0; c < count; c++)
+        bad |= !is_finite(row[c]);
+    return bad ? NAN : 1;
+}
+
 static void pack_q(const plane *of, td_fast_job *at)
 {
     for (uint32_t r = 0; r < at->rows; r++) {
@@ -34,35 +52,112 @@ static void pack_q(const plane *of, td_fast_job *at)
             load_row(row, &of->p->q, element_of(&of->p->q, of->batch, of->head, of->first + r), at->d_pad);
         else
             memset(row, 0, at->d_pad * sizeof *row);
-        at->local->q_scale[r] = of->p->scale * TD_LOG2_E;
-        for (uint32_t c = 0; c < at->d_pad; c++)
-            at->local->q_scale[r] += 0 * row[c]; /* NaN where one is not finite */
+        at->local->q_scale[r] = of->p->scale * TD_LOG2_E * scale_of(row, at->d_pad);
     }
 }
 
 /* A tile; keys that do not count are not read. */
-static void pack_kv(const plane *of, td_fast_job *at)
+static void pack_kv_c(const plane *of, td_fast_job *at)
 {
     td_local_fast *local = at->local;
     for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
         const int64_t key = (int64_t)at->key + j;
-        const bool there = key < of->keys;
-        float row[TD_MAX_DIM] = {0}, *v = local->v + (size_t)j * at->d_pad, scale = 1;
-        if (there)
+        float row[TD_MAX_DIM] = {0}, *v = local->v + (size_t)j * at->d_pad;
+        memset(v, 0, at->d_pad * sizeof *v);
+        if (key < of->keys) {
             load_row(row, &of->p->k, element_of(&of->p->k, of->batch, of->kv_head, key), at->d_pad);
+            load_row(v, &of->p->v, element_of(&of->p->v, of->batch, of->kv_head, key), at->d_pad);
+        }
+        local->k_scale[j] = scale_of(row, at->d_pad) * scale_of(v, at->d_pad);
         for (uint32_t c = 0; c < at->d_pad; c++) {
             local->k[(size_t)c * TD_TILE_KEYS + j] = row[c];
-            scale += 0 * row[c];
-            row[c] = 0;
+            v[c] = is_finite(v[c]) ? v[c] : 0;
         }
-        if (there)
-            load_row(row, &of->p->v, element_of(&of->p->v, of->batch, of->kv_head, key), at->d_pad);
-        for (uint32_t c = 0; c < at->d_pad; c++) {
-            scale += 0 * row[c];
-            v[c] = isfinite(row[c]) ? row[c] : 0;
-        }
-        local->k_scale[j] = scale;
     }
+}
+
+#if TD_X86
+enum { EIGHT = 8 /* keys, and channels, at a time */ };
+
+/* A row of whole eights; what is behind its channels stays. False: something is not finite. */
+TD_TARGET_AVX2 TD_INLINE bool load_row_avx2(float *to, const td_tensor *x, int64_t at)
+{
+    const __m256i exponent = _mm256_set1_epi32(0x7f800000);
+    __m256i bad = _mm256_setzero_si256();
+    if (x->dtype != TANDEM_DTYPE_F16)
+        td_to_floats(to, x->data, x->dtype, at, x->dim);
+    for (uint32_t c = 0; c < x->dim; c += EIGHT) {
+        const uint16_t *half = (const uint16_t *)x->data + at + c;
+        const __m256 eight = x->dtype == TANDEM_DTYPE_F16 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)half))
+                                                          : _mm256_loadu_ps(to + c);
+        bad = _mm256_or_si256(
+            bad, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(eight), exponent), exponent));
+        _mm256_storeu_ps(to + c, eight);
+    }
+    return _mm256_testz_si256(bad, bad);
+}
+
+/* Eight channels of eight rows, as eight rows of keys. */
+TD_TARGET_AVX2 TD_INLINE void transpose_avx2(const float *from, size_t stride, float *to)
+{
+    __m256 a[EIGHT], b[EIGHT];
+    for (uint32_t i = 0; i < 4; i++) { /* rows i and i + 4 are the halves of one */
+        a[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + i * stride)),
+                                    _mm_loadu_ps(from + (i + 4) * stride), 1);
+        a[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + i * stride + 4)),
+                                        _mm_loadu_ps(from + (i + 4) * stride + 4), 1);
+    }
+    for (uint32_t i = 0; i < EIGHT; i += 4) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+        b[i + 2] = _mm256_unpacklo_ps(a[i + 2], a[i + 3]);
+        b[i + 3] = _mm256_unpackhi_ps(a[i + 2], a[i + 3]);
+    }
+    for (uint32_t i = 0; i < EIGHT; i += 4)
+        for (uint32_t half = 0; half < 2; half++) {
+            _mm256_storeu_ps(to + (i + 2 * half) * TD_TILE_KEYS, _mm256_shuffle_ps(b[i + half], b[i + half + 2], 0x44));
+            _mm256_storeu_ps(to + (i + 2 * half + 1) * TD_TILE_KEYS, _mm256_shuffle_ps(b[i + half], b[i + half + 2], 0xee));
+        }
+}
+
+TD_TARGET_AVX2 static void pack_kv_avx2(const plane *of, td_fast_job *at)
+{
+    const td_params_attention_masked *p = of->p;
+    td_local_fast *local = at->local;
+    float rows[EIGHT][TD_MAX_DIM];
+    for (uint32_t first = 0; first < TD_TILE_KEYS; first += EIGHT) {
+        for (uint32_t i = 0; i < EIGHT; i++) {
+            const int64_t key = (int64_t)at->key + first + i;
+            float *v = local->v + (size_t)(first + i) * at->d_pad;
+            bool finite = true;
+            if (key >= of->keys || p->q.dim < at->d_pad) {
+                memset(rows[i], 0, at->d_pad * sizeof(float));
+                memset(v, 0, at->d_pad * sizeof *v);
+            }
+            if (key < of->keys) {
+                const bool k_finite = load_row_avx2(rows[i], &p->k, element_of(&p->k, of->batch, of->kv_head, key));
+                finite = load_row_avx2(v, &p->v, element_of(&p->v, of->batch, of->kv_head, key));
+                for (uint32_t c = 0; c < at->d_pad && !finite; c++)
+                    v[c] = is_finite(v[c]) ? v[c] : 0;
+                finite = finite && k_finite;
+            }
+            local->k_scale[first + i] = finite ? 1 : NAN;
+        }
+        for (uint32_t c = 0; c < at->d_pad; c += EIGHT)
+            transpose_avx2(&rows[0][c], TD_MAX_DIM, local->k + (size_t)c * TD_TILE_KEYS + first);
+    }
+}
+#endif
+
+static void pack_kv(const plane *of, td_fast_job *at)
+{
+#if TD_X86
+    if (td_cpu_isa_level() >= TD_ISA_AVX2 && of->p->q.dim % EIGHT == 0) {
+        pack_kv_avx2(of, at);
+        return;
+    }
+#endif
+    pack_kv_c(of, at);
 }
 
 /* Four rows', in base 2. Rows and keys that do not exist have none. */
