@@ -31,8 +31,11 @@ enum {
 /* Blocks of TD_LINEAR_CPU_ROWS rows of x by TD_LINEAR_CPU_COLUMNS of w's rows. */
 #define TD_LINEAR_CPU_ROWS 64u
 #define TD_LINEAR_CPU_COLUMNS 32u
-#define TD_LINEAR_CPU_LOCAL_BYTES 204800u
+#define TD_LINEAR_CPU_LOCAL_BYTES 335872u
 void td_cpu_linear(const void *params, const td_block *at);
+/* Whether it multiplies whole numbers, with the instruction set in use: then weights are not rounded to x's type, and 32 channels
+ * of x at a time are rounded to 2^-16 of their largest. */
+bool td_cpu_linear_in_integers(const td_params_linear *p);
 
 /* Codes of Q, K and V. */
 #define TD_LINEAR_CODES_CPU_LOCAL_BYTES (TD_TILE_ROWS * 256u * 5u)
@@ -48,8 +51,9 @@ td_linear_weights td_linear_weights_of(uint32_t dtype);
 td_params_linear td_linear_params(const tandem_linear *l);
 
 /* One element of y in float64, and how far any kernel's may be from it: each product is exact in float32, and each of at most
- * ins additions, and each step after them, rounds once. Params with addresses of the host. */
-void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t column, double *y, double *bound);
+ * ins additions, and each step after them, rounds once. in_integers: that of td_cpu_linear(), where it is so. Params with
+ * addresses of the host. */
+void td_linear_reference(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t column, double *y, double *bound);
 
 /* For tests and benches: the name of a kernel's form, NULL behind the last; and a plan by that form, UNSUPPORTED where it cannot
  * be. The operation's own plan takes the fastest. */

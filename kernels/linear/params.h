@@ -13,7 +13,7 @@
  *   residual   + residual
  *   cast       to y's type, to nearest
  * Quantised weights are multiplied out in float32 and rounded to x's type, then multiplied like dense ones; int8 weights with
- * a scale per row are exact in x's type, so only their sums are scaled.
+ * a scale per row are exact in x's type, so only their sums are scaled. On some CPUs it is otherwise: td_cpu_linear_in_integers().
  * Sums are taken in an order that differs between kernels, so results are compared by a bound (td_linear_reference).
  */
 #ifndef TANDEM_KERNELS_LINEAR_PARAMS_H

@@ -184,7 +184,7 @@ void tl_check(const tl_case *it, uint32_t step)
         for (uint32_t column = 0; column < l->outs; column++) {
             double want, bound;
             float got;
-            td_linear_reference(&p, row, column, &want, &bound);
+            td_linear_reference(&p, it->on_cpu && td_cpu_linear_in_integers(&p), row, column, &want, &bound);
             td_to_floats(&got, begin_of(it, TL_Y), l->y.dtype, row * l->y.stride_row + column, 1);
             if (!(fabs((double)got - want) <= bound))
                 fail_msg("%u x %u x %u, weights %d, gate %u, activation %u: y[%u][%u] is %g, not %g to %g", (unsigned)l->rows,
@@ -395,6 +395,13 @@ static shared place(tandem_session *s, const tl_case *it, uint32_t view)
     return to;
 }
 
+static bool on_cpu(tandem_session *s)
+{
+    tandem_info info = {.struct_bytes = sizeof info};
+    TL_OK(tandem_session_info(s, &info), s);
+    return info.backend == TANDEM_BACKEND_CPU;
+}
+
 static void through(tandem_session *s, tl_shape shape, uint32_t seed, uint64_t deadline_ns)
 {
     tl_case it = tl_make(shape, seed);
@@ -410,6 +417,7 @@ static void through(tandem_session *s, tl_shape shape, uint32_t seed, uint64_t d
     TL_OK(tandem_wait(s, ticket, patience_ns, &report), s);
     assert_int_equal(report.state, TANDEM_JOB_DONE);
     memcpy(it.data[TL_Y], mems[TL_Y].pages, it.bytes[TL_Y]);
+    it.on_cpu = on_cpu(s);
     tl_check(&it, 7);
     for (uint32_t i = 0; i < TL_VIEWS; i++)
         if (mems[i].mem) {
@@ -490,6 +498,7 @@ static bool try_codes(tandem_session *s, tl_shape shape, uint32_t seed, uint64_t
         TL_OK(tandem_wait(s, ticket, patience_ns, NULL), s);
         for (uint32_t i = TL_Y; i < TL_VIEWS; i++)
             memcpy(it.data[i], mems[i].pages, it.bytes[i]);
+        it.on_cpu = on_cpu(s);
         tl_check(&it, 11);
         for (int i = 0; i < 2; i++) {
             tandem_mem mem;

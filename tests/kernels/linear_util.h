@@ -41,6 +41,7 @@ typedef struct tl_case {
     tandem_operands op;      /* mems are 0 */
     void *data[TL_VIEWS];    /* each view's own, or NULL */
     uint64_t bytes[TL_VIEWS];
+    bool on_cpu; /* it was computed there, which has a bound of its own */
 } tl_case;
 
 /* Random operands, what is written poisoned, rows beyond y and between, too. Fails the test if there is no memory. */

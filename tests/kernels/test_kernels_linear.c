@@ -73,6 +73,7 @@ static void test_cpu(void **state)
         tl_case it = tl_make(shape_of(n), n);
         if (!td_cpu_isa_force(isas[n / 8 % 3]))
             td_cpu_isa_force("c");
+        it.on_cpu = true;
         kl_run(&it, &it.op, NULL, td_target_for_sm(0));
         tl_check(&it, 1);
         td_cpu_isa_force(NULL);
@@ -120,6 +121,7 @@ static void test_parts(void **state)
         const tandem_operands op = it.op;
         td_target target = td_target_for_sm(0);
         target.commit = n % 2;
+        it.on_cpu = true;
         kl_run(&it, &op, NULL, target);
         tl_check(&it, 17);
         void *whole = malloc(it.bytes[TL_Y]);

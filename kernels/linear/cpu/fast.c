@@ -6,10 +6,13 @@
  * registers. A sum has LANES parts, lane i channels i, i + LANES and so on of a step; these are added up in one order, step by
  * step. So cutting rows or columns changes no bits, nor does it matter whether there is one row or many; instruction sets with a
  * fused multiply-add round once where others round twice.
+ *
+ * Weights in small blocks are multiplied as whole numbers where that is possible: integers.h.
  */
 #include "kernels/linear/linear.h"
 
-#include "kernels/linear/cpu/weights.h"
+#include "kernels/blocks.h"
+#include "kernels/linear/cpu/integers.h"
 
 enum { ROWS = TD_LINEAR_CPU_ROWS, COLUMNS = TD_LINEAR_CPU_COLUMNS, STEP = 512, LANES = 16, MOST_TOGETHER = 4 };
 
@@ -18,7 +21,17 @@ typedef float half __attribute__((vector_size(2 * LANES), aligned(4), may_alias)
 typedef float quarter __attribute__((vector_size(LANES), aligned(4), may_alias));
 
 typedef struct tile {
-    float x[ROWS][STEP], w[COLUMNS][STEP], sums[ROWS][COLUMNS];
+    union {
+        struct {
+            float x[ROWS][STEP], w[COLUMNS][STEP];
+        };
+#if TD_X86
+        struct {
+            td_ints ints_x[ROWS], ints_w[COLUMNS];
+        };
+#endif
+    };
+    float sums[ROWS][COLUMNS];
 } tile;
 _Static_assert(sizeof(tile) <= TD_LINEAR_CPU_LOCAL_BYTES, "a block's scratch");
 
@@ -41,6 +54,25 @@ static uint32_t w_row(const part *at, uint32_t column)
 static const unsigned char *w_at(const part *at, uint32_t column)
 {
     return (const unsigned char *)at->p->w + (int64_t)w_row(at, column) * at->p->w_stride;
+}
+
+/* --- Weights --- */
+
+/* Weights that are codes, from channel `first` on, which is a multiple of STEP. */
+static void load_codes(const td_params_linear *p, const unsigned char *w, uint32_t first, uint32_t count, float *to)
+{
+    const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
+    const td_dtype of = td_dtype_of(dtype);
+    uint16_t rounded[STEP];
+    if (p->weights == TD_LINEAR_INT8) {
+        for (uint32_t i = 0; i < count; i++)
+            to[i] = (float)(int8_t)w[first + i];
+        return;
+    }
+    for (uint32_t i = 0; i < count; i += of.elements)
+        td_block_decode(dtype, to + i, w + (first + i) / of.elements * of.bytes);
+    td_from_floats(rounded, p->dtype, 0, to, count);
+    td_to_floats(to, rounded, p->dtype, 0, count);
 }
 
 /* --- Sums --- */
@@ -74,12 +106,16 @@ TD_INLINE void load_x(tile *t, const part *at, uint32_t first, uint32_t channels
     }
 }
 
-static void load_w(tile *t, const part *at, uint32_t first, uint32_t channels, uint32_t together)
+TD_INLINE void load_w(tile *t, const part *at, uint32_t first, uint32_t channels, uint32_t together)
 {
+    const td_params_linear *p = at->p;
+
     for (uint32_t c = 0; c < whole(at->w_columns, together); c++) {
         const uint32_t count = c < at->w_columns ? channels : 0;
-        if (count)
-            td_linear_load_weights(at->p, w_at(at, c), first, count, t->w[c]);
+        if (count && p->weights == TD_LINEAR_DENSE)
+            td_to_floats(t->w[c], w_at(at, c), p->dtype, first, count);
+        else if (count)
+            load_codes(p, w_at(at, c), first, count, t->w[c]);
         memset(t->w[c] + count, 0, (whole(channels, LANES) - count) * sizeof(float));
     }
 }
@@ -178,10 +214,11 @@ TD_INLINE void finish(tile *t, const part *at)
     }
 }
 
-/* All for each instruction set; only products are added without being rounded before. `one`: a single row. */
-static void load_x_c(tile *t, const part *at, uint32_t first, uint32_t channels)
+/* All for each instruction set; only products are added without being rounded before. `row`: of one. */
+static void load_c(tile *t, const part *at, uint32_t first, uint32_t channels)
 {
     load_x(t, at, first, channels, MOST_TOGETHER);
+    load_w(t, at, first, channels, MOST_TOGETHER);
 }
 static void multiply_c(tile *t, const part *at, uint32_t channels)
 {
@@ -193,9 +230,10 @@ static void finish_c(tile *t, const part *at)
 }
 #if TD_X86
 #define FUSED __attribute__((optimize("fp-contract=fast")))
-TD_TARGET_AVX2 static void load_x_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
+TD_TARGET_AVX2 static void load_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
 {
     load_x(t, at, first, channels, MOST_TOGETHER);
+    load_w(t, at, first, channels, MOST_TOGETHER);
 }
 TD_TARGET_AVX2 FUSED static void multiply_avx2(tile *t, const part *at, uint32_t channels)
 {
@@ -215,47 +253,74 @@ TD_TARGET_AVX512 FUSED static void multiply_row_avx512(tile *t, const part *at, 
 }
 #endif
 static const struct {
-    void (*load_x)(tile *t, const part *at, uint32_t first, uint32_t channels);
+    void (*load)(tile *t, const part *at, uint32_t first, uint32_t channels);
     void (*multiply)(tile *t, const part *at, uint32_t channels);
     void (*multiply_row)(tile *t, const part *at, uint32_t channels);
     void (*finish)(tile *t, const part *at);
 } variants[TD_ISA_COUNT] = {
-    {load_x_c, multiply_c, multiply_c, finish_c},
+    {load_c, multiply_c, multiply_c, finish_c},
 #if TD_X86
-    {load_x_avx2, multiply_avx2, multiply_avx2, finish_avx2},
-    {load_x_avx2, multiply_avx512, multiply_row_avx512, finish_avx2},
+    {load_avx2, multiply_avx2, multiply_avx2, finish_avx2},
+    {load_avx2, multiply_avx512, multiply_row_avx512, finish_avx2},
 #endif
 };
 
-/* One row with weights that are multiplied as they are read. False: there is no such thing for these. */
-static bool multiply_directly(tile *t, const part *at, td_isa isa, uint32_t first, uint32_t channels)
+#if TD_X86
+static const unsigned char *block_at(const part *at, uint32_t column, uint32_t first)
+{
+    const td_dtype of = td_dtype_of(td_linear_weight_dtype(at->p->weights, at->p->dtype));
+
+    return w_at(at, column) + first / of.elements * of.bytes;
+}
+
+/* One row's weights are read as they lie; columns beyond the last are some other. */
+static void multiply_row_of_ints(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    for (uint32_t c = 0; c < at->w_columns; c += TD_INTS_TOGETHER) {
+        const unsigned char *w[TD_INTS_TOGETHER];
+
+        for (uint32_t i = 0; i < TD_INTS_TOGETHER; i++)
+            w[i] = block_at(at, c + i < at->w_columns ? c + i : c, first);
+        td_ints_multiply_row(&t->ints_x[0], at->p->weights, w, channels, &t->sums[0][c]);
+    }
+}
+
+static void multiply_ints(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    const uint32_t rows = whole(at->rows, TD_INTS_TOGETHER), columns = whole(at->w_columns, TD_INTS_TOGETHER);
+
+    for (uint32_t r = 0; r < at->rows; r++)
+        td_ints_of_x(&t->ints_x[r], at->p->x, at->p->dtype, (at->first_row + r) * at->p->x_stride + first, channels);
+    if (at->rows == 1) {
+        multiply_row_of_ints(t, at, first, channels);
+        return;
+    }
+    for (uint32_t c = 0; c < columns; c++)
+        td_ints_of_w(&t->ints_w[c], at->p->weights, block_at(at, c < at->w_columns ? c : 0, first), channels);
+    memset(&t->ints_x[at->rows], 0, (rows - at->rows) * sizeof t->ints_x[0]);
+    td_ints_multiply(t->ints_x, rows, t->ints_w, columns, channels, t->sums[0], COLUMNS);
+}
+#endif
+
+static uint32_t step_of(const td_params_linear *p)
 {
 #if TD_X86
-    if (isa < TD_ISA_AVX512 || at->rows > 1 || !td_linear_has_dot(at->p))
-        return false;
-    for (uint32_t c = 0; c < at->w_columns; c += TD_LINEAR_DOTS) {
-        const unsigned char *w[TD_LINEAR_DOTS];
-        float sums[TD_LINEAR_DOTS][LANES];
-
-        for (uint32_t i = 0; i < TD_LINEAR_DOTS; i++)
-            w[i] = w_at(at, c + i < at->w_columns ? c + i : c);
-        td_linear_dot_avx512(at->p, w, t->x[0], first, channels, sums);
-        for (uint32_t i = 0; i < TD_LINEAR_DOTS; i++)
-            t->sums[0][c + i] += add_lanes(sums[i]);
-    }
-    return true;
-#else
-    (void)t, (void)at, (void)isa, (void)first, (void)channels;
-    return false;
+    if (td_cpu_linear_in_integers(p))
+        return TD_INTS_STEP;
 #endif
+    (void)p;
+    return STEP;
 }
 
 static void compute(tile *t, const part *at, td_isa isa, uint32_t first, uint32_t channels)
 {
-    variants[isa].load_x(t, at, first, channels);
-    if (multiply_directly(t, at, isa, first, channels))
+#if TD_X86
+    if (td_cpu_linear_in_integers(at->p)) {
+        multiply_ints(t, at, first, channels);
         return;
-    load_w(t, at, first, channels, MOST_TOGETHER);
+    }
+#endif
+    variants[isa].load(t, at, first, channels);
     (at->rows > 1 ? variants[isa].multiply : variants[isa].multiply_row)(t, at, channels);
 }
 
@@ -273,11 +338,12 @@ void td_cpu_linear(const void *params, const td_block *at)
                      .w_columns = p->gate ? 2 * columns : columns};
     const td_isa isa = td_cpu_isa_level();
     tile *t = at->local;
+    const uint32_t step = step_of(p);
     memset(t->sums, 0, whole(it.rows, MOST_TOGETHER) * sizeof t->sums[0]);
-    for (uint32_t first = 0; first < p->ins; first += STEP) {
+    for (uint32_t first = 0; first < p->ins; first += step) {
         if (!td_block_goes_on(at))
             return;
-        compute(t, &it, isa, first, p->ins - first < STEP ? p->ins - first : STEP);
+        compute(t, &it, isa, first, p->ins - first < step ? p->ins - first : step);
     }
     variants[isa].finish(t, &it);
 }

@@ -17,13 +17,22 @@ static double element(const void *data, uint32_t dtype, int64_t at)
     return (double)x;
 }
 
+/* Half a last place of x's codes, in the block of 32 channels that one is in. */
+static double half_a_code(const td_params_linear *p, uint32_t row, uint32_t channel)
+{
+    double most = 0;
+    for (uint32_t k = channel / 32 * 32; k < channel / 32 * 32 + 32; k++)
+        most = fmax(most, fabs(element(p->x, p->dtype, row * p->x_stride + k)));
+    return most / 65534;
+}
+
 /* The sum for a row of w, with scale and bias, and what may be wrong with it. */
-static double sum_of(const td_params_linear *p, uint32_t row, uint32_t w_row, double *off)
+static double sum_of(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t w_row, double *off)
 {
     const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
     const td_dtype of = td_dtype_of(dtype);
     const unsigned char *w = (const unsigned char *)p->w + (int64_t)w_row * p->w_stride;
-    double sum = 0, all = 0;
+    double sum = 0, all = 0, codes = 0, half = 0;
     float block[TD_MAX_BLOCK];
     for (uint32_t k = 0; k < p->ins; k++) {
         double weight;
@@ -36,13 +45,16 @@ static double sum_of(const td_params_linear *p, uint32_t row, uint32_t w_row, do
             if (k % of.elements == 0)
                 td_block_decode(dtype, block, w + k / of.elements * of.bytes);
             td_from_floats(&rounded, p->dtype, 0, &block[k % of.elements], 1);
-            weight = element(&rounded, p->dtype, 0);
+            weight = in_integers ? (double)block[k % of.elements] : element(&rounded, p->dtype, 0);
         }
+        if (in_integers && k % 32 == 0)
+            half = half_a_code(p, row, k);
+        codes += half * fabs(weight);
         const double product = element(p->x, p->dtype, row * p->x_stride + k) * weight;
         sum += product;
         all += fabs(product);
     }
-    *off = all * (p->ins + 2) * unit;
+    *off = all * (p->ins + 2) * unit + codes;
     if (p->scale) {
         sum *= (double)p->scale[w_row];
         *off = *off * fabs((double)p->scale[w_row]) + fabs(sum) * unit;
@@ -69,7 +81,7 @@ static double activate(uint32_t activation, double x, double *off)
 }
 
 /* The column's own sum, turned with its neighbour's; three roundings. */
-static double rotate(const td_params_linear *p, uint32_t row, uint32_t column, double own, double *off)
+static double rotate(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t column, double own, double *off)
 {
     const int64_t asked = p->position[row], last = (int64_t)p->positions - 1;
     const uint32_t channel = column % p->head_dim;
@@ -78,22 +90,22 @@ static double rotate(const td_params_linear *p, uint32_t row, uint32_t column, d
         return own;
     const float *turn = p->rotation + (asked < 0 ? 0 : asked > last ? last : asked) * p->rotation_stride + channel / 2 * 2;
     const double c = (double)turn[0], s = column % 2 ? (double)turn[1] : -(double)turn[1];
-    const double other = sum_of(p, row, column ^ 1, &off_other), y = own * c + other * s;
+    const double other = sum_of(p, in_integers, row, column ^ 1, &off_other), y = own * c + other * s;
     *off = *off * fabs(c) + off_other * fabs(s) + (fabs(own * c) + fabs(other * s) + fabs(y)) * unit;
     return y;
 }
 
-void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t column, double *y, double *bound)
+void td_linear_reference(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t column, double *y, double *bound)
 {
     const bool pairs = p->gate == TANDEM_GATE_PAIRS;
-    double off, off_b, a = activate(p->activation, sum_of(p, row, pairs ? 2 * column : column, &off), &off);
+    double off, off_b, a = activate(p->activation, sum_of(p, in_integers, row, pairs ? 2 * column : column, &off), &off);
     if (p->gate) {
-        const double b = sum_of(p, row, pairs ? 2 * column + 1 : p->outs + column, &off_b);
+        const double b = sum_of(p, in_integers, row, pairs ? 2 * column + 1 : p->outs + column, &off_b);
         off = off * (fabs(b) + off_b) + off_b * fabs(a) + fabs(a * b) * unit;
         a *= b;
     }
     if (p->rotation)
-        a = rotate(p, row, column, a, &off);
+        a = rotate(p, in_integers, row, column, a, &off);
     if (p->residual) {
         a += element(p->residual, p->residual_dtype, row * p->residual_stride + column);
         off += fabs(a) * unit;

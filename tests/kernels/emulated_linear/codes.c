@@ -71,6 +71,7 @@ static void test_codes_on_the_cpu(void **state)
             spoil(&it);
         if (!td_cpu_isa_force(isas[n / 8 % 2]))
             td_cpu_isa_force("c");
+        it.on_cpu = true;
         kl_run(&it, &it.op, NULL, td_target_for_sm(0));
         if (n % 4 != 3)
             tl_check(&it, 1);
