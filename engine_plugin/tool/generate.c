@@ -28,16 +28,17 @@ const char *const tool_generate_help =
     "                   the precision of attention; default: auto, which is f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
+    "  --threads N      threads that a CPU computes on; default: all cores\n"
     "  --json           the tokens and times as JSON, behind the text\n";
 /* clang-format on */
 
 enum { MOST_TOKENS = 1 << 20 };
 
 typedef struct arguments {
-    const char *model, *prompt, *tokens, *temperature, *attention, *rung;
+    const char *model, *prompt, *tokens, *temperature, *attention, *rung, *threads;
     bool plain, json;
-    uint32_t precision;
-    uint64_t token_count;
+    uint32_t precision, rung_value;
+    uint64_t token_count, thread_count;
 } arguments;
 
 static int read_arguments(int argc, char **argv, arguments *a)
@@ -50,9 +51,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--temperature", &a->temperature, NULL},
                                    {"--attention", &a->attention, NULL},
                                    {"--rung", &a->rung, NULL},
+                                   {"--threads", &a->threads, NULL},
                                    {"--json", NULL, &a->json}};
-    uint32_t rung;
-
     if (tool_parse("generate", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->model || !a->prompt)
@@ -62,10 +62,12 @@ static int read_arguments(int argc, char **argv, arguments *a)
     if (a->tokens && !tool_number(a->tokens, 1, MOST_TOKENS, &a->token_count))
         return tool_usage("generate", "--tokens \"%s\" is not a number from 1 to %d", a->tokens,
                           MOST_TOKENS);
+    if (a->threads && !tool_number(a->threads, 1, 1024, &a->thread_count))
+        return tool_usage("generate", "--threads \"%s\" is not a number from 1 to 1024", a->threads);
     if (tool_word(a->temperature, temperatures) < 0)
         return tool_usage("generate", "--temperature \"%s\" is not 0", a->temperature);
     if (!tool_precision("generate", a->attention, &a->precision) ||
-        !tool_rung("generate", a->rung, &rung))
+        !tool_rung("generate", a->rung, &a->rung_value))
         return TOOL_USAGE;
     return TOOL_OK;
 }
@@ -158,7 +160,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, const ch
     if (!tool_language_open(l, a->model) || encode(a, l, text, bytes, tokens) != TANDEM_OK)
         return tool_fail("generate", "%s", l->why);
     const int status = tool_language_begin(
-        l, "generate", a->rung,
+        l, "generate", a->rung_value, (uint32_t)a->thread_count,
         &(td_speaker_desc){.path = a->model,
                            .context = (uint32_t)(tokens->count + a->token_count),
                            .precision = a->precision});

@@ -45,15 +45,15 @@ bool tool_precision(const char *command, const char *value, uint32_t *precision)
     return index >= 0;
 }
 
-int tool_language_begin(tool_language *l, const char *command, const char *rung,
+int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads,
                         const td_speaker_desc *desc)
 {
-    tandem_session_desc session = {.struct_bytes = sizeof session,
-                                   .error_text = l->why,
-                                   .error_text_bytes = sizeof l->why};
+    const tandem_session_desc session = {.struct_bytes = sizeof session,
+                                         .rung = rung,
+                                         .cpu_threads = threads,
+                                         .error_text = l->why,
+                                         .error_text_bytes = sizeof l->why};
 
-    if (!tool_rung(command, rung, &session.rung))
-        return TOOL_USAGE;
     if (tandem_session_create(&session, &l->session) != TANDEM_OK ||
         !tool_language_done(l, td_speaker_open(l->session, desc, &l->speaker)))
         return tool_fail(command, "%s", l->why);

@@ -25,7 +25,7 @@ const char *const tool_logits_help =
 
 typedef struct arguments {
     const char *model, *tokens, *out, *attention, *rung;
-    uint32_t precision;
+    uint32_t precision, rung_value;
 } arguments;
 
 static int read_arguments(int argc, char **argv, arguments *a)
@@ -35,8 +35,6 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--out", &a->out, NULL},
                                    {"--attention", &a->attention, NULL},
                                    {"--rung", &a->rung, NULL}};
-    uint32_t rung;
-
     if (tool_parse("logits", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->model || !a->tokens || !a->out)
@@ -45,7 +43,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
                           : !a->tokens ? "--tokens"
                                        : "--out");
     if (!tool_precision("logits", a->attention, &a->precision) ||
-        !tool_rung("logits", a->rung, &rung))
+        !tool_rung("logits", a->rung, &a->rung_value))
         return TOOL_USAGE;
     return TOOL_OK;
 }
@@ -81,7 +79,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, tool_lis
     if (status == TOOL_OK && !tokens->count)
         status = tool_usage("logits", "--tokens is \"%s\", which is none", a->tokens);
     if (status == TOOL_OK)
-        status = tool_language_begin(l, "logits", a->rung,
+        status = tool_language_begin(l, "logits", a->rung_value, 0,
                                      &(td_speaker_desc){.path = a->model,
                                                         .context = (uint32_t)tokens->count,
                                                         .precision = a->precision,

@@ -37,7 +37,7 @@ enum { MOST_TOKENS = 1 << 30, MOST_CONTEXT = 1 << 20 };
 typedef struct arguments {
     const char *model, *text, *context, *tokens, *attention, *kv, *rung;
     bool json;
-    uint32_t precision;
+    uint32_t precision, rung_value;
     uint64_t context_tokens, most_tokens;
 } arguments;
 
@@ -52,7 +52,6 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--kv", &a->kv, NULL},
                                    {"--rung", &a->rung, NULL},
                                    {"--json", NULL, &a->json}};
-    uint32_t rung;
 
     if (tool_parse("perplexity", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
@@ -60,7 +59,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
         return tool_usage("perplexity", "%s is missing; `tandem help perplexity` explains it",
                           !a->model ? "--model" : "--text");
     if (!tool_precision("perplexity", a->attention, &a->precision) ||
-        !tool_rung("perplexity", a->rung, &rung))
+        !tool_rung("perplexity", a->rung, &a->rung_value))
         return TOOL_USAGE;
     if (tool_word(a->kv, caches) < 0)
         return tool_usage("perplexity", "--kv \"%s\" is none of f16: other caches are not there yet",
@@ -162,7 +161,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, const ch
     if (tokens->count < 2)
         return tool_fail("perplexity", "--text has %zu tokens; it must have at least 2",
                          tokens->count);
-    status = tool_language_begin(l, "perplexity", a->rung,
+    status = tool_language_begin(l, "perplexity", a->rung_value, 0,
                                  &(td_speaker_desc){.path = a->model,
                                                     .context = (uint32_t)a->context_tokens,
                                                     .precision = a->precision,
