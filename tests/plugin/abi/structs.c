@@ -196,7 +196,7 @@ static void test_in(void **state)
         const tandem_mem_desc none = {.struct_bytes = bytes, .bytes = 4096};
 
         assert_int_equal(create_mem(s, &none), TANDEM_ERROR_ARG);
-        assert_non_null(strstr(why, "not 64: set it to its sizeof"));
+        assert_non_null(strstr(why, "not 96: set it to its sizeof"));
     }
     tandem_session_destroy(&s);
 }
@@ -385,7 +385,7 @@ static void check_images(tandem_session *s, vku *vk)
     commands = vku_begin(vk);
     array[2 * STEP - 1] = 3;
     assert_int_equal(tell(s, tandem_record_pack_images(s, commands, (void *)array, 2)), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "images[1].struct_bytes is 216, of which this library knows 152, but the byte at offset 215 is 3"));
+    assert_non_null(strstr(why, "images[1].struct_bytes is 224, of which this library knows 160, but the byte at offset 223 is 3"));
     assert_int_equal(vku_run(vk, commands), VK_SUCCESS);
     for (uint32_t i = 0; i < 2; i++)
         vku_image_destroy(vk, &images[i]);
