@@ -25,7 +25,7 @@ static void find_rungs(tandem_device *device, td_device_kind kind, const td_grou
             continue;
         if (td_way_is_open(*way, g, why)) /* the CPU's first is known by two names */
             device->rungs |= bit(td_rung_of(*way, 0)) | bit(td_rung_of(*way, TANDEM_RUNG_HOST));
-        else if (!device->why[0])
+        else if (!device->why[0] && !device->rungs)
             td_text(device->why, sizeof device->why, "%s: %s", td_rung_name(td_rung_of(*way, 0)), why);
     }
     if (!device->rungs)
