@@ -70,25 +70,29 @@ tandem_status tandem_devices(uint32_t *count, tandem_device *list)
     td_cu_info infos[MOST_DEVICES];
     char why[TD_WHY_BYTES] = "";
     tandem_device cpu = cpu_device(&on_host);
-    uint32_t room = list && count ? *count : 0, cuda = MOST_DEVICES;
+    uint32_t room = list && count ? *count : 0, cuda = MOST_DEVICES, bytes;
 
     if (!count)
         return td_call_fail(__func__, TANDEM_ERROR_ARG, "count is NULL");
-    if (room && list[0].struct_bytes != sizeof *list) {
-        td_text(why, sizeof why, "list[0].struct_bytes is %u, not %zu", list[0].struct_bytes, sizeof *list);
+    if (room && TD_STRUCT_CHECK("list[0]", list, why, sizeof why) != TANDEM_OK)
         return td_call_fail(__func__, TANDEM_ERROR_ARG, why);
-    }
+    bytes = room ? list[0].struct_bytes : 0;
     if (td_cu_device_list(infos, &cuda, why, sizeof why) != TANDEM_OK) {
         td_text(cpu.why, sizeof cpu.why, "%s", why);
         cuda = 0;
     }
     *count = cuda + 1;
-    for (uint32_t i = 0; i < room && i < cuda; i++) {
-        td_grounds_with_cuda(&on_gpu, &infos[i]);
-        list[i] = cuda_device(&on_gpu);
+    for (uint32_t i = 0; i < room && i < *count; i++) {
+        tandem_device *const theirs = (void *)((char *)list + (size_t)i * bytes);
+        tandem_device device = cpu;
+
+        if (i < cuda) {
+            td_grounds_with_cuda(&on_gpu, &infos[i]);
+            device = cuda_device(&on_gpu);
+        }
+        theirs->struct_bytes = bytes;
+        TD_STRUCT_OUT(theirs, &device);
     }
-    if (cuda < room)
-        list[cuda] = cpu;
     if (!list || room >= *count)
         return TANDEM_OK;
     td_text(why, sizeof why, "count is %u; there are %u devices", room, *count);
@@ -102,7 +106,7 @@ tandem_status tandem_vulkan_device(PFN_vkGetInstanceProcAddr get_instance_proc_a
     td_vk_caps caps = {.computes = true};
     td_grounds g = {.vulkan = &caps, .has_queue = true};
     char why[TD_WHY_BYTES] = "";
-    tandem_device cpu;
+    tandem_device cpu, known;
 
     if (!get_instance_proc_addr || !instance || !physical_device || !device)
         return td_call_fail(__func__, TANDEM_ERROR_ARG,
@@ -110,21 +114,20 @@ tandem_status tandem_vulkan_device(PFN_vkGetInstanceProcAddr get_instance_proc_a
                             : !instance             ? "instance is VK_NULL_HANDLE"
                             : !physical_device      ? "physical_device is VK_NULL_HANDLE"
                                                     : "device is NULL");
-    if (device->struct_bytes != sizeof *device) {
-        td_text(why, sizeof why, "device.struct_bytes is %u, not %zu", device->struct_bytes, sizeof *device);
+    if (TD_STRUCT_CHECK("device", device, why, sizeof why) != TANDEM_OK)
         return td_call_fail(__func__, TANDEM_ERROR_ARG, why);
-    }
     if (td_vk_identify(get_instance_proc_addr, instance, physical_device, &caps, why, sizeof why) != TANDEM_OK)
         return td_call_fail(__func__, TANDEM_ERROR_UNSUPPORTED, why);
     td_grounds_ask_offer(get_instance_proc_addr, instance, physical_device, &caps);
     td_grounds_ask_cuda(&g);
     cpu = cpu_device(&g);
     if (td_way_is_open(any_cuda, &g, why)) {
-        *device = cuda_device(&g);
-        device->rungs |= cpu.rungs & bit(TANDEM_RUNG_CPU);
+        known = cuda_device(&g);
+        known.rungs |= cpu.rungs & bit(TANDEM_RUNG_CPU);
     } else {
-        *device = cpu;
-        td_text(device->why, sizeof device->why, "%s", why);
+        known = cpu;
+        td_text(known.why, sizeof known.why, "%s", why);
     }
+    TD_STRUCT_OUT(device, &known);
     return TANDEM_OK;
 }
