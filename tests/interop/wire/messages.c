@@ -727,6 +727,10 @@ static void test_sizes(void **state)
     assert_int_equal(check_sample(TD_WIRE_HELLO, &m), TANDEM_OK);
     both = td_wire_sizes_with(&m.hello);
     assert_memory_equal(&both, &first, sizeof both);
+    m.hello.sizes = here; /* version 1, as it was later */
+    assert_int_equal(check_sample(TD_WIRE_HELLO, &m), TANDEM_OK);
+    both = td_wire_sizes_with(&m.hello);
+    assert_memory_equal(&both, &here, sizeof both);
 
     m = wire_sample(TD_WIRE_WELCOME);
     m.welcome.version = 1;

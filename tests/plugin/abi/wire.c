@@ -169,7 +169,8 @@ static int connect_to(const char *path)
     return fd;
 }
 
-static first_area *greet(int socket)
+/* As the first client did, or with the most that a newer one has room for; *sizes are the connection's. */
+static first_area *greet(int socket, const first_sizes *most, first_sizes *sizes)
 {
     first_hello hello = {.header = header_of(FIRST_HELLO, sizeof hello, 0, 1), .magic = FIRST_MAGIC, .version_min = 1,
                          .version_max = 1, .features = 1, .sizes = first_own_sizes, .share = FIRST_SHARE_HOST,
@@ -181,26 +182,40 @@ static first_area *greet(int socket)
     int fd;
 
     td_wire_identify((td_wire_identity *)&hello.identity); /* of this machine */
+    if (most) {
+        hello.version_max = 2;
+        memcpy(hello.reserved, most, sizeof *most);
+        hello.reserved[16] = 0xf0; /* attention, in a version that is yet to come */
+    }
     assert_true(say(socket, &hello, -1));
     assert_int_equal(hear(socket, &answer, &fd), sizeof answer.welcome);
     assert_int_equal(answer.header.type, FIRST_WELCOME);
     assert_true(answer.header.bytes == 256 && answer.header.fds == 1 && answer.header.serial == 1 && fd >= 0);
-    assert_true(answer.welcome.magic == FIRST_MAGIC && answer.welcome.version == 1 && !answer.welcome.reserved0);
-    assert_true(sizes_are_own(&answer.welcome.sizes) && !answer.welcome.reserved1);
-    assert_memory_equal(answer.welcome.reserved, none, sizeof none);
+    assert_true(answer.welcome.magic == FIRST_MAGIC && answer.welcome.version == hello.version_max && !answer.welcome.reserved0);
     assert_true((answer.welcome.features & ~(uint64_t)1) == 0 && answer.welcome.share == FIRST_SHARE_HOST);
+    *sizes = answer.welcome.sizes;
+    if (most) {
+        assert_int_equal(answer.welcome.reserved[4], 0x20);
+    } else {
+        assert_true(sizes_are_own(sizes) && !answer.welcome.reserved1);
+        assert_memory_equal(answer.welcome.reserved, none, sizeof none);
+    }
+    assert_int_equal(sizes->area_bytes, 4096 + FIRST_SLOTS * sizes->slot_bytes + FIRST_REPORTS * sizes->report_bytes);
     assert_int_equal(fstat(fd, &file), 0);
-    assert_int_equal(file.st_size, sizeof *area);
-    area = map(fd, sizeof *area);
+    assert_int_equal(file.st_size, sizes->area_bytes);
+    area = map(fd, sizes->area_bytes);
     close(fd);
     return area;
 }
 
-static void test_old_client(void **state)
+/* Each slot twice. A job may be longer than what is known of it, if the rest is 0. */
+static first_sizes compute_there(const first_sizes *most, uint32_t job_bytes)
 {
     const int socket = connect_to(served.socket_path), slab = make_memfd(ALL, F_SEAL_SHRINK),
               page_fd = make_memfd(sizeof(first_page), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    first_area *area = greet(socket);
+    first_sizes sizes;
+    first_area *area = greet(socket, most, &sizes);
+    char *const slots = (char *)area + 4096, *const reports = slots + FIRST_SLOTS * sizes.slot_bytes;
     first_page *page = map(page_fd, sizeof *page);
     const first_mem_create mem = {.header = header_of(FIRST_MEM_CREATE, sizeof mem, 1, 2), .kind = FIRST_SLAB, .bytes = ALL,
                                   .allocation_bytes = ALL};
@@ -208,15 +223,14 @@ static void test_old_client(void **state)
                                             .kind = FIRST_FUTEX, .signaller = 1};
     const first_header info = header_of(FIRST_INFO, sizeof info, 0, 4);
     const first_bye bye = {.header = header_of(FIRST_BYE, sizeof bye, 0, 0), .reason = 1};
-    first_job job = {.header = header_of(FIRST_JOB, sizeof job, 0, 0), .struct_bytes = 336, .operation = 1, .signal_value = 1,
-                     .batch = 1, .heads = 1, .kv_heads = 1, .q_len = ROWS, .kv_len = ROWS, .head_dim = DIM, .precision = 1};
+    first_job job = {.header = header_of(FIRST_JOB, job_bytes, 0, 0), .struct_bytes = job_bytes - 32, .operation = 1,
+                     .signal_value = 1, .batch = 1, .heads = 1, .kv_heads = 1, .q_len = ROWS, .kv_len = ROWS, .head_dim = DIM, .precision = 1};
     first_view *const views[4] = {&job.q, &job.k, &job.v, &job.o};
     float *data = map(slab, ALL), wanted[VALUES];
-    uint64_t id, word = 0;
     first_message answer;
+    uint64_t id;
     int none;
 
-    (void)state;
     compute_here(wanted);
     id = ask_for(socket, &mem, slab);
     job.signal_timeline = ask_for(socket, &timeline, page_fd);
@@ -226,20 +240,20 @@ static void test_old_client(void **state)
     for (uint64_t i = 0; i < 4; i++)
         *views[i] = (first_view){.mem = id, .offset_bytes = i * BYTES, .dtype = 3, .stride_batch = VALUES,
                                  .stride_head = VALUES, .stride_row = DIM};
-    for (uint64_t ticket = 1; ticket <= 2 * FIRST_SLOTS; ticket++) { /* each slot twice */
+    for (uint64_t ticket = 1; ticket <= 2 * FIRST_SLOTS; ticket++) {
+        const first_report *report = (const void *)(reports + ticket % FIRST_REPORTS * sizes.report_bytes);
+
         fill_inputs(data);
         memset(data + 3 * VALUES, 0, BYTES);
         job.ticket = job.signal_value = ticket;
-        memcpy(area->slots[(ticket - 1) % FIRST_SLOTS], &job, sizeof job);
+        memcpy(slots + (ticket - 1) % FIRST_SLOTS * sizes.slot_bytes, &job, sizeof job);
         atomic_store(&area->tail, (uint32_t)ticket);
         ring_bell(&area->to_daemon);
         for (const uint64_t begin = td_now_ns(); atomic_load(&page->value) < ticket; usleep(100))
             assert_true(td_now_ns() - begin < WAIT_NS);
-        word = atomic_load(&area->reports[ticket % FIRST_REPORTS].word);
-        assert_int_equal(word >> 32, ticket);
-        assert_int_equal(word & 0xff, 2); /* done */
-        assert_true(atomic_load(&area->reports[ticket % FIRST_REPORTS].end_ns) >=
-                    atomic_load(&area->reports[ticket % FIRST_REPORTS].begin_ns));
+        assert_int_equal(atomic_load(&report->word) >> 32, ticket);
+        assert_int_equal(atomic_load(&report->word) & 0xff, 2); /* done */
+        assert_true(atomic_load(&report->end_ns) >= atomic_load(&report->begin_ns));
         assert_memory_equal(data + 3 * VALUES, wanted, BYTES);
     }
     assert_int_equal(atomic_load(&area->head), 2 * FIRST_SLOTS);
@@ -247,9 +261,31 @@ static void test_old_client(void **state)
     close(socket);
     close(slab);
     close(page_fd);
-    munmap(area, sizeof *area);
+    munmap(area, sizes.area_bytes);
     munmap(page, sizeof *page);
     munmap(data, ALL);
+    return sizes;
+}
+
+static void test_old_client(void **state)
+{
+    const first_sizes sizes = compute_there(NULL, sizeof(first_job));
+
+    (void)state;
+    assert_true(sizes_are_own(&sizes));
+}
+
+/* One that has less room than this library, and one that has more, whose jobs are longer than ours. */
+static void test_other_clients(void **state)
+{
+    static const first_sizes less = {512, 1024, 32, 4096 + 64 * 1024 + 256 * 32},
+                             more = {4096, 8192, 64, 4096 + 64 * 8192 + 256 * 64}, ours = {1104, 2048, 32, 143360};
+    first_sizes sizes = compute_there(&less, 400);
+
+    (void)state;
+    assert_memory_equal(&sizes, &less, sizeof sizes);
+    sizes = compute_there(&more, 1104 + 64);
+    assert_memory_equal(&sizes, &ours, sizeof sizes);
 }
 
 /* --- An old daemon --- */
@@ -466,6 +502,7 @@ static void test_old_daemon(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_old_client),
+    cmocka_unit_test(test_other_clients),
     cmocka_unit_test(test_old_daemon),
 };
 const test_cases abi_wire_cases = TEST_CASES(cases);

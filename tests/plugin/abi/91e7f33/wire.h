@@ -164,6 +164,10 @@ typedef struct first_page {
 } first_page;
 static_assert(sizeof(first_page) == 4096, "");
 
+typedef struct first_report {
+    _Atomic uint64_t word, begin_ns, end_ns, reserved;
+} first_report;
+
 typedef struct first_area {
     _Atomic uint32_t tail;
     uint32_t unused0;
@@ -174,9 +178,7 @@ typedef struct first_area {
     first_bell to_client;
     uint8_t unused3[4096 - 80];
     uint8_t slots[FIRST_SLOTS][512];
-    struct {
-        _Atomic uint64_t word, begin_ns, end_ns, reserved;
-    } reports[FIRST_REPORTS];
+    first_report reports[FIRST_REPORTS];
 } first_area;
 static_assert(sizeof(first_area) == 45056 && offsetof(first_area, slots) == 4096 && offsetof(first_area, reports) == 36864, "");
 
