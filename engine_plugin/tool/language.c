@@ -48,11 +48,11 @@ bool tool_precision(const char *command, const char *value, uint32_t *precision)
 int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads,
                         const td_speaker_desc *desc)
 {
-    const tandem_session_desc session = {.struct_bytes = sizeof session,
-                                         .rung = rung,
-                                         .cpu_threads = threads,
-                                         .error_text = l->why,
-                                         .error_text_bytes = sizeof l->why};
+    const tandem_session_desc session = TANDEM_INIT(tandem_session_desc,
+                                                    .rung = rung,
+                                                    .cpu_threads = threads,
+                                                    .error_text = l->why,
+                                                    .error_text_bytes = sizeof l->why);
 
     if (tandem_session_create(&session, &l->session) != TANDEM_OK ||
         !tool_language_done(l, td_speaker_open(l->session, desc, &l->speaker)))

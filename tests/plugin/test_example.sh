@@ -27,7 +27,7 @@ by_hand "$work/by_hand.c" >/dev/null || {
     exit 1
 }
 if by_hand "$root/tests/plugin/example.c" "$root/tests/plugin/test_install.sh" "$root/tests/plugin/test_integration.c" "$root/demo" \
-    $(find "$root" -maxdepth 2 -name '*.md'); then
+    "$root/engine_plugin/tool" $(find "$root" -maxdepth 2 -name '*.md'); then
     echo "an example sets struct_bytes by hand: TANDEM_INIT() does"
     exit 1
 fi
