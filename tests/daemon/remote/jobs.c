@@ -263,6 +263,51 @@ static void test_replaced(void **state)
     free(want);
 }
 
+/* A mem and a timeline that are given up while tandemd's job has yet to begin: it is computed all the same, and when it has
+ * ended both are gone here and there. A daemon that comes later hears nothing of them. */
+static void test_retired(void **state)
+{
+    uint64_t in, bytes;
+    void *want = expected(&shapes[0], &bytes), *host, *gone;
+    tandem_mem kept, mem;
+    tandem_timeline given_up;
+    tandem_ticket ticket;
+    tandem_job job, later;
+    side x;
+    int fds;
+
+    (void)state;
+    open_side(&x, socket_path, NULL, 0);
+    kept = new_mem(&x, bytes, &host);
+    later = job_of(&shapes[0], kept, &in, &bytes);
+    fill(host, in, bytes, shapes[0].dtype);
+    run(&x, &later);
+    fds = vku_open_fds();
+    mem = new_mem(&x, bytes, &gone);
+    fill(gone, in, bytes, shapes[0].dtype);
+    given_up = new_timeline(&x, TANDEM_SIGNALLER_ENGINE);
+    job = job_of(&shapes[0], mem, &in, &bytes);
+    job.wait = (tandem_point){given_up, 1};
+    ticket = submit(&x, &job);
+    assert_int_equal(tandem_retire(x.s, mem), TANDEM_OK);
+    assert_int_equal(tandem_mem_destroy(x.s, mem), TANDEM_ERROR_ARG);
+    sleep_ms(20);
+    assert_memory_not_equal(gone, want, bytes); /* it is there, and nothing was computed */
+    assert_int_equal(tandem_timeline_signal(x.s, given_up, 1), TANDEM_OK);
+    assert_int_equal(tandem_retire(x.s, given_up), TANDEM_OK);
+    assert_int_equal(ended(&x, ticket, PATIENCE).state, TANDEM_JOB_DONE);
+    for (unsigned ms = 0; ms < PATIENCE / MS && vku_open_fds() > fds; ms++)
+        sleep_ms(1);
+    assert_int_equal(vku_open_fds(), fds);
+    end_daemon(SIGTERM);
+    start_daemon("threads = 1\n");
+    fill(host, in, bytes, shapes[0].dtype);
+    await_return(&x, &later);
+    assert_memory_equal(host, want, bytes);
+    close_side(&x);
+    free(want);
+}
+
 /* As in process: an engine that signals for a frame once the frame before is there has its time from then, however long the
  * daemon took; here its worker is stopped. */
 static void test_wait_behind_a_long_job(void **state)
@@ -351,6 +396,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_killed),
     cmocka_unit_test(test_ahead),
     cmocka_unit_test(test_replaced),
+    cmocka_unit_test(test_retired),
     cmocka_unit_test(test_waiters),
     cmocka_unit_test(test_wait_behind_a_long_job),
     cmocka_unit_test(test_cancelled_while_copied),
