@@ -8,22 +8,42 @@
 #include <string.h>
 
 #include "engine_plugin/npc/chat.h"
+#include "engine_plugin/npc/sampling.h"
+#include "engine_plugin/npc/stops.h"
 #include "engine_plugin/tool/language.h"
 #include "interop/base.h"
+#include "kernels/graph.h"
 
 /* clang-format off */
 const char *const tool_generate_help =
     "usage: tandem generate --model F --prompt T|- [options]\n"
     "\n"
-    "What a language model says to a text, written as it comes: of all tokens always the most likely one,\n"
-    "so the same each time, up to where the model ends its reply.\n"
+    "What a language model says to a text, written as it comes, up to where the model ends its reply. It\n"
+    "is the same each time; with a --temperature another --seed makes it another.\n"
     "\n"
     "  --model F        a GGUF file of Llama's architecture, as `tandem fetch` brings one\n"
     "  --prompt T       the text; with - it comes from standard input\n"
     "  --plain          the model goes on with the text; default: it is what a user says, with what the\n"
     "                   model wants around that\n"
     "  --tokens N       at most so many tokens of a reply; default: 128\n"
-    "  --temperature 0  so far 0 is all there is: the most likely token\n"
+    "  --stop LIST      texts that end a reply, with | between; they are not shown\n"
+    "  --temperature T  how freely tokens are drawn, 1: as likely as the model says; default: 0, always\n"
+    "                   the most likely one\n"
+    "  --seed N         of what is drawn; default: 0\n"
+    "  --top-k N        only from the N most likely tokens\n"
+    "  --typical P      only from those that surprise as much as the mean, up to probability P together\n"
+    "  --top-p P        only from the most likely ones, up to probability P together\n"
+    "  --min-p P        only from those at least P times so likely as the most likely one\n"
+    "  --xtc P          with probability P without the top choices,\n"
+    "  --xtc-from P     which are those of at least probability P, but for the least; default: 0.1\n"
+    "  --repetition X   divides logits of tokens that were there, if above 0, and multiplies others\n"
+    "  --frequency X    taken off a logit for each time that its token was there\n"
+    "  --presence X     taken off once\n"
+    "  --penalty-last N the three look at the last N tokens; default: all\n"
+    "  --dry X          taken off a token that would go on with a repetition of N tokens, the more the\n"
+    "  --dry-base X     longer: times this for each token more; default: 1.75\n"
+    "  --dry-length N   tokens that may be repeated; default: 2\n"
+    "  --bias LIST      added to logits, as 12:1.5,345:-100\n"
     "  --attention auto|f16|8b|4b\n"
     "                   the precision of attention; default: auto, which is f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
@@ -32,42 +52,136 @@ const char *const tool_generate_help =
     "  --json           the tokens and times as JSON, behind the text\n";
 /* clang-format on */
 
-enum { MOST_TOKENS = 1 << 20 };
+enum { MOST_TOKENS = 1 << 20, LISTED = 64 /* stops, biases */ };
 
 typedef struct arguments {
-    const char *model, *prompt, *tokens, *temperature, *attention, *rung, *threads;
+    const char *model, *prompt, *tokens, *stop, *attention, *rung, *threads;
+    const char *temperature, *seed, *top_k, *typical, *top_p, *min_p, *xtc, *xtc_from, *repetition,
+        *frequency, *presence, *penalty_last, *dry, *dry_base, *dry_length, *bias;
     bool plain, json;
     uint32_t precision, rung_value;
     uint64_t token_count, thread_count;
+    td_sampling how;
+    td_logit_bias biases[LISTED];
+    const char *stops[LISTED];
+    char *stop_texts; /* a copy of the list, cut */
+    size_t stop_count;
 } arguments;
+
+/* Options of whole numbers, and of others. */
+static int read_numbers(arguments *a)
+{
+    uint64_t top_k = 0, penalty_last = 0, dry_length = 2;
+    const struct {
+        const char *name, *text;
+        uint64_t least, most, *to;
+    } counts[] = {{"--tokens", a->tokens, 1, MOST_TOKENS, &a->token_count},
+                  {"--threads", a->threads, 1, 1024, &a->thread_count},
+                  {"--seed", a->seed, 0, UINT64_MAX, &a->how.seed},
+                  {"--top-k", a->top_k, 1, UINT32_MAX, &top_k},
+                  {"--penalty-last", a->penalty_last, 1, UINT32_MAX, &penalty_last},
+                  {"--dry-length", a->dry_length, 1, MOST_TOKENS, &dry_length}};
+    const struct {
+        const char *name, *text;
+        float *to;
+    } numbers[] = {{"--temperature", a->temperature, &a->how.temperature},
+                   {"--typical", a->typical, &a->how.typical_p},
+                   {"--top-p", a->top_p, &a->how.top_p},
+                   {"--min-p", a->min_p, &a->how.min_p},
+                   {"--xtc", a->xtc, &a->how.xtc_probability},
+                   {"--xtc-from", a->xtc_from, &a->how.xtc_threshold},
+                   {"--repetition", a->repetition, &a->how.repetition},
+                   {"--frequency", a->frequency, &a->how.frequency},
+                   {"--presence", a->presence, &a->how.presence},
+                   {"--dry", a->dry, &a->how.dry_multiplier},
+                   {"--dry-base", a->dry_base, &a->how.dry_base}};
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].text &&
+            !tool_number(counts[i].text, counts[i].least, counts[i].most, counts[i].to))
+            return tool_usage("generate",
+                              "%s \"%s\" is not a number from %" PRIu64 " to %" PRIu64,
+                              counts[i].name, counts[i].text, counts[i].least, counts[i].most);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].text && !td_graph_decimal(numbers[i].text, numbers[i].to))
+            return tool_usage("generate", "%s \"%s\" is not a number", numbers[i].name,
+                              numbers[i].text);
+    a->how.top_k = (uint32_t)top_k;
+    a->how.penalty_last = (uint32_t)penalty_last;
+    a->how.dry_length = (uint32_t)dry_length;
+    return TOOL_OK;
+}
+
+/* "12:1.5,345:-100" */
+static int read_biases(arguments *a)
+{
+    for (const char *at = a->bias; at && *at; at += *at == ',') {
+        const int length = (int)strcspn(at, ",");
+        char word[40], *colon;
+        uint64_t token = 0;
+        float bias;
+
+        snprintf(word, sizeof word, "%.*s", length, at);
+        colon = strchr(word, ':');
+        if (colon)
+            *colon = 0;
+        if (length >= (int)sizeof word || !colon || !tool_number(word, 0, UINT32_MAX, &token) ||
+            !td_graph_decimal(colon + 1, &bias))
+            return tool_usage("generate", "--bias \"%.*s\" is not a token and a number, as 12:1.5",
+                              length < 80 ? length : 80, at);
+        if (a->how.bias_count == LISTED)
+            return tool_usage("generate", "--bias has more than %d tokens", LISTED);
+        a->biases[a->how.bias_count++] = (td_logit_bias){(uint32_t)token, bias};
+        at += length;
+    }
+    a->how.biases = a->biases;
+    return TOOL_OK;
+}
+
+static int read_stops(arguments *a)
+{
+    char *at = a->stop_texts = a->stop ? strdup(a->stop) : NULL;
+
+    while (at) {
+        char *end = strchr(at, '|');
+
+        if (end)
+            *end = 0;
+        if (!*at || a->stop_count == LISTED)
+            return tool_usage("generate", *at ? "--stop \"%s\" has more than %d texts"
+                                              : "--stop \"%s\" has a text of nothing",
+                              a->stop, LISTED);
+        a->stops[a->stop_count++] = at;
+        at = end ? end + 1 : NULL;
+    }
+    return TOOL_OK;
+}
 
 static int read_arguments(int argc, char **argv, arguments *a)
 {
-    static const char *const temperatures[] = {"0", NULL};
-    const tool_option options[] = {{"--model", &a->model, NULL},
-                                   {"--prompt", &a->prompt, NULL},
-                                   {"--plain", NULL, &a->plain},
-                                   {"--tokens", &a->tokens, NULL},
-                                   {"--temperature", &a->temperature, NULL},
-                                   {"--attention", &a->attention, NULL},
-                                   {"--rung", &a->rung, NULL},
-                                   {"--threads", &a->threads, NULL},
-                                   {"--json", NULL, &a->json}};
+    const tool_option options[] = {
+        {"--model", &a->model, NULL},           {"--prompt", &a->prompt, NULL},
+        {"--plain", NULL, &a->plain},           {"--tokens", &a->tokens, NULL},
+        {"--stop", &a->stop, NULL},             {"--temperature", &a->temperature, NULL},
+        {"--seed", &a->seed, NULL},             {"--top-k", &a->top_k, NULL},
+        {"--typical", &a->typical, NULL},       {"--top-p", &a->top_p, NULL},
+        {"--min-p", &a->min_p, NULL},           {"--xtc", &a->xtc, NULL},
+        {"--xtc-from", &a->xtc_from, NULL},     {"--repetition", &a->repetition, NULL},
+        {"--frequency", &a->frequency, NULL},   {"--presence", &a->presence, NULL},
+        {"--penalty-last", &a->penalty_last, NULL}, {"--dry", &a->dry, NULL},
+        {"--dry-base", &a->dry_base, NULL},     {"--dry-length", &a->dry_length, NULL},
+        {"--bias", &a->bias, NULL},             {"--attention", &a->attention, NULL},
+        {"--rung", &a->rung, NULL},             {"--threads", &a->threads, NULL},
+        {"--json", NULL, &a->json}};
+
     if (tool_parse("generate", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->model || !a->prompt)
         return tool_usage("generate", "%s is missing; `tandem help generate` explains it",
                           !a->model ? "--model" : "--prompt");
-    a->token_count = 128;
-    if (a->tokens && !tool_number(a->tokens, 1, MOST_TOKENS, &a->token_count))
-        return tool_usage("generate", "--tokens \"%s\" is not a number from 1 to %d", a->tokens,
-                          MOST_TOKENS);
-    if (a->threads && !tool_number(a->threads, 1, 1024, &a->thread_count))
-        return tool_usage("generate", "--threads \"%s\" is not a number from 1 to 1024", a->threads);
-    if (tool_word(a->temperature, temperatures) < 0)
-        return tool_usage("generate", "--temperature \"%s\" is not 0", a->temperature);
     if (!tool_precision("generate", a->attention, &a->precision) ||
-        !tool_rung("generate", a->rung, &a->rung_value))
+        !tool_rung("generate", a->rung, &a->rung_value) || read_numbers(a) != TOOL_OK ||
+        read_biases(a) != TOOL_OK || read_stops(a) != TOOL_OK)
         return TOOL_USAGE;
     return TOOL_OK;
 }
@@ -105,14 +219,16 @@ static tandem_status encode(const arguments *a, tool_language *l, const char *te
 
 /* --- The reply --- */
 
-static uint32_t most_likely(const float *logits, uint32_t words)
-{
-    uint32_t best = 0;
-
-    for (uint32_t i = 1; i < words; i++)
-        best = logits[i] > logits[best] ? i : best;
-    return best;
-}
+/* A reply in the making. */
+typedef struct saying {
+    const arguments *a;
+    tool_language *l;
+    td_tokens *tokens; /* the prompt, and what was said */
+    td_sampler *sampler;
+    td_decoder decoder;
+    td_stops stops;
+    char *text; /* room for a token's */
+} saying;
 
 static void print_json(const td_tokens *tokens, size_t prompt, double prompt_ms, double reply_ms)
 {
@@ -123,70 +239,144 @@ static void print_json(const td_tokens *tokens, size_t prompt, double prompt_ms,
     printf("]}\n");
 }
 
-/* Behind the prompt, which is in `tokens`. */
-static bool reply(const arguments *a, tool_language *l, td_tokens *tokens, char *to)
+/* What the text gains, as far as it is no stop. */
+static tandem_status show(saying *s, size_t bytes)
 {
-    const size_t prompt = tokens->count, most = prompt + a->token_count;
-    const uint64_t begin = td_now_ns();
-    td_decoder decoder = td_decoder_begin(l->tokenizer, false);
-    tandem_status status = td_speaker_read(&l->speaker, tokens->ids, 0, (uint32_t)prompt);
-    const uint64_t read = td_now_ns();
+    const char *shown;
+    size_t count;
+    const tandem_status status = td_stops_add(&s->stops, s->text, bytes, &shown, &count);
 
-    if (!tool_language_done(l, status))
-        return false;
-    while (status == TANDEM_OK && tokens->count < most) {
-        const uint32_t at = (uint32_t)tokens->count,
-                       next = most_likely(l->speaker.logits, l->speaker.words);
+    fwrite(shown, 1, count, stdout);
+    fflush(stdout);
+    return status;
+}
 
-        if (td_tokenizer_is_end(l->tokenizer, next))
-            break;
-        fwrite(to, 1, td_decoder_add(&decoder, next, to), stdout);
-        fflush(stdout);
-        status = td_tokens_add(tokens, next);
-        if (status == TANDEM_OK && tokens->count < most)
-            status = td_speaker_read(&l->speaker, &next, at, 1);
-    }
-    fwrite(to, 1, td_decoder_end(&decoder, to), stdout);
+static void show_rest(saying *s)
+{
+    const char *shown;
+    size_t count;
+
+    show(s, td_decoder_end(&s->decoder, s->text));
+    td_stops_end(&s->stops, &shown, &count);
+    fwrite(shown, 1, count, stdout);
     putchar('\n');
-    if (a->json && status == TANDEM_OK)
-        print_json(tokens, prompt, 1e-6 * (double)(read - begin),
+}
+
+/* One token after the other. */
+static tandem_status say(saying *s)
+{
+    const size_t most = s->tokens->count + s->a->token_count;
+    tandem_status status = TANDEM_OK;
+
+    while (status == TANDEM_OK && s->tokens->count < most && !s->stops.found) {
+        const uint32_t at = (uint32_t)s->tokens->count,
+                       next = td_sampler_next(s->sampler, s->l->speaker.logits, s->tokens->ids, at);
+
+        if (td_tokenizer_is_end(s->l->tokenizer, next))
+            break;
+        status = td_tokens_add(s->tokens, next);
+        if (status == TANDEM_OK)
+            status = show(s, td_decoder_add(&s->decoder, next, s->text));
+        if (status == TANDEM_OK && s->tokens->count < most && !s->stops.found)
+            status = td_speaker_read(&s->l->speaker, &next, at, 1);
+    }
+    return status;
+}
+
+/* Behind the prompt. */
+static bool reply(saying *s)
+{
+    const size_t prompt = s->tokens->count;
+    const uint64_t begin = td_now_ns();
+
+    if (!tool_language_done(s->l,
+                            td_speaker_read(&s->l->speaker, s->tokens->ids, 0, (uint32_t)prompt)))
+        return false;
+    const uint64_t read = td_now_ns();
+    const tandem_status status = say(s);
+    show_rest(s);
+    if (s->a->json && status == TANDEM_OK)
+        print_json(s->tokens, prompt, 1e-6 * (double)(read - begin),
                    1e-6 * (double)(td_now_ns() - read));
-    return tool_language_done(l, status);
+    return tool_language_done(s->l, status);
+}
+
+/* Tokens that end what DRY takes for one: line ends, and what stands around names and quotes. */
+static tandem_status find_breaks(const td_tokenizer *t, td_tokens *breaks)
+{
+    static const char *const texts[] = {"\n", ":", "\"", "*"};
+    tandem_status status = TANDEM_OK;
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && status == TANDEM_OK; i++) {
+        const td_text_part part = {texts[i], strlen(texts[i]), false};
+        char why[200];
+
+        status = td_tokenizer_encode(t, &part, 1, breaks, why, sizeof why);
+    }
+    return status;
+}
+
+static int begin_reply(const arguments *a, tool_language *l, td_tokens *tokens, td_tokens *breaks)
+{
+    saying s = {.a = a,
+                .l = l,
+                .tokens = tokens,
+                .decoder = td_decoder_begin(l->tokenizer, false),
+                .stops = {.texts = a->stops, .count = a->stop_count},
+                .text = malloc(td_decoder_room(l->tokenizer))};
+    td_sampling how = a->how;
+    int status = TOOL_OK;
+
+    how.dry_breaks = breaks->ids;
+    how.dry_break_count = (uint32_t)breaks->count;
+    if (td_sampler_create(&how, l->speaker.words, &s.sampler, l->why, sizeof l->why) != TANDEM_OK)
+        status = tool_usage("generate", "%s", l->why);
+    else if (!s.text || !reply(&s))
+        status = tool_fail("generate", "%s", s.text ? l->why : "no memory for a text");
+    td_sampler_destroy(&s.sampler);
+    td_stops_free(&s.stops);
+    free(s.text);
+    return status;
 }
 
 static int run(const arguments *a, tool_language *l, td_tokens *tokens, const char *text,
                size_t bytes)
 {
+    td_tokens breaks = {0};
+
     if (!tool_language_open(l, a->model) || encode(a, l, text, bytes, tokens) != TANDEM_OK)
         return tool_fail("generate", "%s", l->why);
-    const int status = tool_language_begin(
+    int status = tool_language_begin(
         l, "generate", a->rung_value, (uint32_t)a->thread_count,
         &(td_speaker_desc){.path = a->model,
                            .context = (uint32_t)(tokens->count + a->token_count),
                            .precision = a->precision});
-    if (status != TOOL_OK)
-        return status;
-    char *to = malloc(td_decoder_room(l->tokenizer));
-    const bool said = to ? reply(a, l, tokens, to) : tool_language_done(l, TANDEM_ERROR_NOMEM);
-    free(to);
-    return said ? TOOL_OK : tool_fail("generate", "%s", l->why);
+    if (status == TOOL_OK && find_breaks(l->tokenizer, &breaks) != TANDEM_OK)
+        status = tool_fail("generate", "no memory for tokens");
+    if (status == TOOL_OK)
+        status = begin_reply(a, l, tokens, &breaks);
+    td_tokens_free(&breaks);
+    return status;
 }
 
 int tool_generate(int argc, char **argv)
 {
-    arguments a = {.temperature = "0", .attention = "auto", .rung = "auto"};
+    arguments a = {.attention = "auto",
+                   .rung = "auto",
+                   .token_count = 128,
+                   .how = {.xtc_threshold = 0.1f, .dry_base = 1.75f}};
     tool_language l = {0};
     td_tokens tokens = {0};
     char *input = NULL;
     size_t bytes;
     int status = read_arguments(argc, argv, &a);
+    const char *text = status == TOOL_OK ? tool_text("generate", a.prompt, &input, &bytes) : NULL;
 
-    if (status != TOOL_OK)
-        return status;
-    const char *text = tool_text("generate", a.prompt, &input, &bytes);
-    status = text ? run(&a, &l, &tokens, text, bytes) : TOOL_FAILED;
+    if (status == TOOL_OK)
+        status = text ? run(&a, &l, &tokens, text, bytes) : TOOL_FAILED;
     tool_language_close(&l);
     td_tokens_free(&tokens);
+    free(a.stop_texts);
     free(input);
     return status;
 }

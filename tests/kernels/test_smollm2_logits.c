@@ -154,6 +154,12 @@ static void test_tool(void **state)
                "The capital of France is Paris.\n{\"prompt\": 16, ");
     check_tool("generate", "--tokens 4 --plain --prompt 'Monday, Tuesday, Wednesday, Thursday,'",
                " Friday, Saturday,\n");
+    check_tool("generate", "--stop 'Par|x' --prompt 'What is the capital of France?'",
+               "The capital of France is \n");
+    check_tool("generate", "--temperature 2 --top-k 1 --tokens 4 --prompt 'What is the capital of France?'",
+               "The capital of France\n");
+    check_tool("generate", "--bias 504:-100 --tokens 1 --json --prompt 'What is the capital of France?'",
+               "L\n{\"prompt\": 16, ");
     check_tool("perplexity", "--text 'Monday, Tuesday, Wednesday, Thursday, Friday, Saturday'",
                "perplexity ");
 }
