@@ -21,7 +21,7 @@ const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-ove
                                                    "unpack", "present"};
 
 /* A driver that compiles shaders when they first run may take seconds over a first frame. */
-static const uint64_t WAIT_NS = 60ull * 1000000000ull, WAIT_BOUND_NS = 30ull * 1000000000ull, REPORT_NS = 1000000000ull,
+static const uint64_t WAIT_NS = 60ull * 1000000000ull, REPORT_NS = 1000000000ull,
                       CLOSE_NS = 3ull * 1000000000ull;
 enum { REFERENCE_CHUNK = 16, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
 enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO,
@@ -61,7 +61,7 @@ static void sleep_ms(double ms)
 static void trouble(demo_pipeline *p, demo_station *station, tandem_status status, const char *what)
 {
     char text[200] = "", line[sizeof p->trouble];
-    tandem_error_text(station->session, text, sizeof text);
+    tandem_error_text(station->tandem.session, text, sizeof text);
     const bool lost = status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_DEVICE;
     snprintf(line, sizeof line, "%s%s: %s", lost ? "session lost, " : "", what,
              text[0] ? text : tandem_status_text(status));
@@ -129,13 +129,6 @@ static bool create_slot(demo_pipeline *p, demo_slot *s)
                               &s->probe);
 }
 
-static tandem_status create_mem(const demo_station *st, uint64_t bytes, tandem_mem *mem)
-{
-    const tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc,
-                                             .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1);
-    return tandem_mem_create(st->session, &desc, mem);
-}
-
 static void lock_queue(void *user)
 {
     demo_queue_lock(user);
@@ -157,74 +150,42 @@ static void on_log(void *user, int level, const char *text)
 static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, char *text, size_t bytes)
 {
     demo_engine *e = p->engine;
-    const tandem_vulkan vulkan = TANDEM_INIT(tandem_vulkan,
-                                             .api_version = VK_API_VERSION_1_2,
-                                             .get_instance_proc_addr = vkGetInstanceProcAddr,
-                                             .instance = e->instance,
-                                             .physical_device = e->physical,
-                                             .device = e->device,
-                                             .queue_family = e->family,
-                                             .enabled_extension_count = e->extension_count,
-                                             .enabled_extensions = e->extensions,
-                                             .enabled_features = &e->features,
-                                             .queue = e->queue,
-                                             .lock_queue = lock_queue,
-                                             .unlock_queue = unlock_queue,
-                                             .user = e);
-    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
-                                                 .backend = p->options.backend,
-                                                 .vulkan = &vulkan,
-                                                 .log = on_log,
-                                                 .user = p,
-                                                 .cpu_threads = p->options.threads,
-                                                 .frames_in_flight = 2 * DEMO_SLOTS + 2,
-                                                 .wait_bound_ns = WAIT_BOUND_NS,
-                                                 .timing = 1,
-                                                 .rung = rung,
-                                                 .error_text = text,
-                                                 .error_text_bytes = bytes);
-    const tandem_timeline_desc from_engine = TANDEM_INIT(tandem_timeline_desc,
-                                                         .signaller = TANDEM_SIGNALLER_ENGINE);
-    const tandem_timeline_desc from_session = TANDEM_INIT(tandem_timeline_desc,
-                                                          .signaller = TANDEM_SIGNALLER_SESSION);
-    memset(st, 0, sizeof *st);
-    text[0] = 0;
-    tandem_status status = tandem_session_create(&desc, &st->session);
-    if (status != TANDEM_OK) {
-        if (!text[0])
-            snprintf(text, bytes, "%s", tandem_status_text(status));
-        return false;
-    }
-    st->info = TANDEM_INIT(tandem_info);
-    status = tandem_session_info(st->session, &st->info);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_create(st->session, &from_engine, &st->engine_timeline);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_create(st->session, &from_session, &st->session_timeline);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_get_vulkan(st->session, st->engine_timeline, &st->engine_semaphore);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_get_vulkan(st->session, st->session_timeline, &st->session_semaphore);
-    for (int i = 0; i < DEMO_SLOTS && status == TANDEM_OK; i++) {
-        status = create_mem(st, p->q_bytes + p->k_bytes + p->v_bytes, &st->tokens[i]);
-        if (status == TANDEM_OK)
-            status = create_mem(st, 2 * p->o_bytes, &st->output[i]);
-    }
-    if (status != TANDEM_OK) {
-        tandem_error_text(st->session, text, bytes);
-        tandem_session_destroy(&st->session);
-        memset(st, 0, sizeof *st);
-    }
-    return status == TANDEM_OK;
+    const integration_desc desc = {.vulkan = TANDEM_INIT(tandem_vulkan,
+                                                         .api_version = VK_API_VERSION_1_2,
+                                                         .get_instance_proc_addr = vkGetInstanceProcAddr,
+                                                         .instance = e->instance,
+                                                         .physical_device = e->physical,
+                                                         .device = e->device,
+                                                         .queue_family = e->family,
+                                                         .enabled_extension_count = e->extension_count,
+                                                         .enabled_extensions = e->extensions,
+                                                         .enabled_features = &e->features,
+                                                         .queue = e->queue,
+                                                         .lock_queue = lock_queue,
+                                                         .unlock_queue = unlock_queue,
+                                                         .user = e),
+                                   .input_bytes = p->q_bytes + p->k_bytes + p->v_bytes,
+                                   .output_bytes = 2 * p->o_bytes,
+                                   .backend = p->options.backend,
+                                   .rung = rung,
+                                   .cpu_threads = p->options.threads,
+                                   .log = on_log,
+                                   .user = p};
+    *st = (demo_station){0};
+    return integrate_open(&st->tandem, &desc, text, bytes);
+}
+
+static void close_station(demo_station *st)
+{
+    integrate_close(&st->tandem);
+    *st = (demo_station){0};
 }
 
 /* A session that no frame uses any more. */
 static void retire(demo_pipeline *p, demo_station *st)
 {
-    if (st != p->station && !st->frames && st->session) {
-        tandem_session_destroy(&st->session);
-        memset(st, 0, sizeof *st);
-    }
+    if (st != p->station && !st->frames)
+        close_station(st);
 }
 
 static void leave_station(demo_pipeline *p, demo_slot *s)
@@ -254,25 +215,23 @@ demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text
     demo_station *now = p->station, *next = &p->stations[now == &p->stations[0]];
     char why[400] = "";
     bool found = false;
-    if (next->session)
+    if (next->tandem.session)
         return DEMO_SWITCH_LATER;
     for (uint32_t i = 0; i < TANDEM_RUNG_CPU - 1 && !found; i++) {
-        const uint32_t rung = (now->info.rung + i) % TANDEM_RUNG_CPU + 1;
+        const uint32_t rung = (now->tandem.info.rung + i) % TANDEM_RUNG_CPU + 1;
         p->trying = true;
-        found = create_station(p, next, rung, why, sizeof why) && next->info.rung == rung &&
-                !(skip_same && is_cpu_again(&next->info));
+        found = create_station(p, next, rung, why, sizeof why) && next->tandem.info.rung == rung &&
+                !(skip_same && is_cpu_again(&next->tandem.info));
         p->trying = false;
-        if (!found && next->session) {
-            tandem_session_destroy(&next->session);
-            memset(next, 0, sizeof *next);
-        }
+        if (!found)
+            close_station(next);
     }
     if (!found) {
-        snprintf(text, bytes, "no other rung than %s here: %.200s", rung_name(now->info.rung), why);
+        snprintf(text, bytes, "no other rung than %s here: %.200s", rung_name(now->tandem.info.rung), why);
         return DEMO_SWITCH_FAILED;
     }
     p->station = next;
-    p->info = next->info;
+    p->info = next->tandem.info;
     p->trouble[0] = 0;
     retire(p, now);
     snprintf(text, bytes, "rung %s", rung_name(p->info.rung));
@@ -309,7 +268,7 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
         return false;
     if (!create_station(p, p->station, options->rung, why, sizeof why))
         return demo_fail("no session on %s: %s", e->properties.deviceName, why);
-    p->info = p->station->info;
+    p->info = p->station->tandem.info;
     /* The CPU rung computes on the cores that render: a second frame in flight would add delay and win nothing. */
     p->in_flight = options->in_flight ? options->in_flight : p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
     for (uint32_t i = 0; i < DEMO_SLOTS; i++) {
@@ -332,12 +291,11 @@ void demo_pipeline_destroy(demo_pipeline *p)
     for (int i = 0; i < DEMO_SLOTS; i++) {
         const demo_slot *s = &p->slots[i];
         if (s->begun && s->ticket && s->station && !s->recording)
-            tandem_wait(s->station->session, s->ticket, CLOSE_NS, NULL);
+            tandem_wait(s->station->tandem.session, s->ticket, CLOSE_NS, NULL);
     }
     vkDeviceWaitIdle(e->device);
     for (int i = 0; i < 2; i++)
-        if (p->stations[i].session)
-            tandem_session_destroy(&p->stations[i].session);
+        close_station(&p->stations[i]);
     for (int i = 0; i < DEMO_SLOTS; i++) {
         demo_slot *s = &p->slots[i];
         demo_image *images[] = {&s->radiance, &s->albedo,    &s->normal,   &s->position,       &s->features[0],
@@ -495,16 +453,16 @@ static tandem_status record_pack(demo_pipeline *p, VkCommandBuffer commands, dem
         q.images[i] = s->features[i].view;
     q.images[3] = s->feature_q.view;
     k = q;
-    q.view = token_view(s->tokens, 0, Q_LEN);
+    q.view = token_view(s->job->input, 0, Q_LEN);
     k.images[3] = s->feature_k.view;
     k.halo = TD_FILTER_HALO;
-    k.view = token_view(s->tokens, p->q_bytes, KV_LEN);
+    k.view = token_view(s->job->input, p->q_bytes, KV_LEN);
     v = k;
     v.image_count = 1;
     v.channels = 4;
     v.images[0] = s->value.view;
-    v.view = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN);
-    tandem_session *session = s->station->session;
+    v.view = token_view(s->job->input, p->q_bytes + p->k_bytes, KV_LEN);
+    tandem_session *session = s->station->tandem.session;
     tandem_status status = tandem_pack_tiles(session, &q, &s->tiles_x, &s->tiles_y);
     if (status == TANDEM_OK && s->tiles_x * s->tiles_y > p->max_tiles)
         status = TANDEM_ERROR_ARG;
@@ -517,23 +475,14 @@ static tandem_status record_pack(demo_pipeline *p, VkCommandBuffer commands, dem
     return status;
 }
 
-static tandem_status record_release(VkCommandBuffer commands, demo_slot *s)
-{
-    tandem_session *session = s->station->session;
-    const tandem_status status =
-        tandem_record_release(session, commands, s->tokens, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT);
-    return status ? status : tandem_record_release(session, commands, s->output, COMPUTE, VK_ACCESS_SHADER_READ_BIT);
-}
-
 static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth,
                              uint64_t output_offset, tandem_ticket *ticket)
 {
-    demo_station *st = s->station;
     tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_ATTENTION);
-    job.op.attention = (tandem_attention){.q = token_view(s->tokens, 0, Q_LEN),
-                                          .k = token_view(s->tokens, p->q_bytes, KV_LEN),
-                                          .v = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN),
-                                          .o = token_view(s->output, output_offset, Q_LEN),
+    job.op.attention = (tandem_attention){.q = token_view(s->job->input, 0, Q_LEN),
+                                          .k = token_view(s->job->input, p->q_bytes, KV_LEN),
+                                          .v = token_view(s->job->input, p->q_bytes + p->k_bytes, KV_LEN),
+                                          .o = token_view(s->job->output, output_offset, Q_LEN),
                                           .batch = s->tiles_x * s->tiles_y,
                                           .heads = 1,
                                           .kv_heads = 1,
@@ -543,14 +492,7 @@ static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision,
                                           .scale = TD_FILTER_SCALE,
                                           .precision = precision,
                                           .smooth = smooth};
-    if (s->recording)
-        return tandem_record(st->session, &job, s->commands[s->command], ticket);
-    job.wait = (tandem_point){st->engine_timeline, st->engine_value};
-    job.signal = (tandem_point){st->session_timeline, st->session_value + 1};
-    const tandem_status status = tandem_submit(st->session, &job, ticket);
-    if (status == TANDEM_OK)
-        s->done = (tandem_point){st->session_timeline, ++st->session_value};
-    return status;
+    return integrate_job(&s->station->tandem, s->job, &job, s->commands[s->command], ticket);
 }
 
 /* The frame's job, and the second one on the same tokens if there is one. */
@@ -582,15 +524,13 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     submit_points points = {0};
     leave_station(p, s);
     s->station = st;
-    s->tokens = st->tokens[s->index];
-    s->output = st->output[s->index];
+    s->job = &st->tandem.slots[s->index];
     st->frames++;
     s->request = *request;
-    s->outcome = (demo_frame_result){.index = request->index, .rung = st->info.rung};
+    s->outcome = (demo_frame_result){.index = request->index, .rung = st->tandem.info.rung};
     s->outcome.shift_x = shift_of(request->index, p->options.width, 7);
     s->outcome.shift_y = shift_of(request->index, p->options.height, 5);
     s->ticket = s->second_ticket = 0;
-    s->done = (tandem_point){0, 0};
     s->command = 0;
     s->slept_ms = 0;
     s->consumed = s->recording = false;
@@ -617,12 +557,12 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
         return false;
     stamp(s, 2, false);
     if (status == TANDEM_OK)
-        status = record_release(s->commands[s->command], s);
+        status = integrate_give(&st->tandem, s->job, s->commands[s->command]);
     const bool packed = status == TANDEM_OK;
     if (!packed && !st->lost)
         trouble(p, st, status, "packing");
     s->begun = true;
-    if (packed && st->info.rung == TANDEM_RUNG_INLINE) {
+    if (packed && integrate_records(&st->tandem)) {
         s->recording = true;
         if (!pause_inside(e, s, p->options.inject_ms[DEMO_TO], &points))
             return false;
@@ -631,8 +571,10 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
         demo_label(e, s->commands[s->command], NULL);
         return true;
     }
-    if (packed)
-        points = (submit_points){.signal = {st->engine_semaphore}, .signal_value = {++st->engine_value}, .signals = 1};
+    if (packed) {
+        const integration_point given = integrate_given(&st->tandem);
+        points = (submit_points){.signal = {given.semaphore}, .signal_value = {given.value}, .signals = 1};
+    }
     VkFence fence = VK_NULL_HANDLE;
     if (p->options.inject_ms[DEMO_TO] > 0) {
         fence = e->once_fence;
@@ -648,7 +590,7 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     }
     if (!packed)
         return true;
-    status = tandem_timeline_submitted(st->session, st->engine_timeline, st->engine_value);
+    status = integrate_submitted(&st->tandem);
     if (status != TANDEM_OK)
         trouble(p, st, status, "announcing a submit");
     give_jobs(p, s);
@@ -658,22 +600,17 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
 /* Waits until a job has ended; false if it did not end well. */
 static bool job_done(demo_pipeline *p, demo_slot *s, tandem_ticket ticket)
 {
-    tandem_job_report report = TANDEM_INIT(tandem_job_report);
-    tandem_status status = ticket ? tandem_wait(s->station->session, ticket, WAIT_NS, &report) : TANDEM_ERROR_ARG;
-    if (!ticket)
-        return false;
-    if (status != TANDEM_OK || report.state != TANDEM_JOB_DONE) {
-        trouble(p, s->station, status != TANDEM_OK ? status : (tandem_status)report.status, "a job");
-        return false;
-    }
-    return true;
+    const tandem_status status = integrate_wait(&s->station->tandem, ticket, WAIT_NS);
+    if (status != TANDEM_OK)
+        trouble(p, s->station, status, "a job");
+    return status == TANDEM_OK;
 }
 
 static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
     tandem_mem_vulkan tokens = TANDEM_INIT(tandem_mem_vulkan), output = tokens;
-    if (tandem_mem_get_vulkan(s->station->session, s->tokens, &tokens) != TANDEM_OK ||
-        tandem_mem_get_vulkan(s->station->session, s->output, &output) != TANDEM_OK)
+    if (tandem_mem_get_vulkan(s->station->tandem.session, s->job->input, &tokens) != TANDEM_OK ||
+        tandem_mem_get_vulkan(s->station->tandem.session, s->job->output, &output) != TANDEM_OK)
         return;
     for (uint32_t i = 0; i < DEMO_PROBE_TILES; i++) {
         const uint64_t tile = (s->request.index * 29 + i * 83 + 11) % (s->tiles_x * s->tiles_y);
@@ -707,24 +644,24 @@ static void record_composite(demo_pipeline *p, VkCommandBuffer commands, demo_sl
 static tandem_status record_acquire(VkCommandBuffer commands, demo_slot *s, tandem_mem mem)
 {
     const bool copied = s->request.probe;
-    return tandem_record_acquire(s->station->session, commands, mem,
-                                 COMPUTE | (copied ? VK_PIPELINE_STAGE_TRANSFER_BIT : 0),
-                                 VK_ACCESS_SHADER_READ_BIT | (copied ? VK_ACCESS_TRANSFER_READ_BIT : 0));
+    return integrate_take(&s->station->tandem, mem, commands,
+                          COMPUTE | (copied ? VK_PIPELINE_STAGE_TRANSFER_BIT : 0),
+                          VK_ACCESS_SHADER_READ_BIT | (copied ? VK_ACCESS_TRANSFER_READ_BIT : 0));
 }
 
 static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
-    tandem_session *session = s->station->session;
+    tandem_session *session = s->station->tandem.session;
     tandem_pack unpack = pack_of(p, s);
     unpack.image_count = 1;
     unpack.channels = 3;
     unpack.format = s->filtered.format;
     unpack.images[0] = s->filtered.view;
-    unpack.view = token_view(s->output, 0, Q_LEN);
+    unpack.view = token_view(s->job->output, 0, Q_LEN);
     tandem_status status = tandem_record_unpack(session, commands, &unpack);
     if (status == TANDEM_OK && s->outcome.exact) {
         unpack.images[0] = s->filtered_exact.view;
-        unpack.view = token_view(s->output, p->o_bytes, Q_LEN);
+        unpack.view = token_view(s->job->output, p->o_bytes, Q_LEN);
         status = tandem_record_unpack(session, commands, &unpack);
     }
     return status;
@@ -737,7 +674,7 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
     submit_points points = {0};
     const bool inject_job = inject[DEMO_ATTENTION] > 0 || inject[DEMO_BACK] > 0;
     /* An injected delay of attention or hand-over begins once the job has ended, on any rung. */
-    const bool host_waits = !s->recording && (s->station->info.rung > TANDEM_RUNG_TIMELINE || inject_job);
+    const bool host_waits = !s->recording && (s->station->tandem.info.rung > TANDEM_RUNG_TIMELINE || inject_job);
     const bool goes_on = s->recording;
     s->outcome.denoised = s->ticket && (!host_waits || job_done(p, s, s->ticket));
     const bool second = s->outcome.denoised && s->second_ticket && (!host_waits || job_done(p, s, s->second_ticket));
@@ -757,10 +694,11 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
         return false;
     VkCommandBuffer commands = s->commands[s->command];
     if (s->outcome.denoised) {
-        if (!goes_on)
-            points =
-                (submit_points){.wait = {s->station->session_semaphore}, .wait_value = {s->done.value}, .waits = 1};
-        const tandem_status status = record_acquire(commands, s, s->output);
+        if (!goes_on) {
+            const integration_point done = integrate_done(&s->station->tandem, s->job);
+            points = (submit_points){.wait = {done.semaphore}, .wait_value = {done.value}, .waits = 1};
+        }
+        const tandem_status status = record_acquire(commands, s, s->job->output);
         if (status != TANDEM_OK) {
             trouble(p, s->station, status, "taking the output back");
             s->outcome.denoised = s->outcome.exact = s->outcome.tried = false;
@@ -772,7 +710,7 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
         tandem_status status = record_unpack(p, commands, s);
         /* Behind what waits for the output: nobody reads them but the probe. */
         if (status == TANDEM_OK)
-            status = record_acquire(commands, s, s->tokens);
+            status = record_acquire(commands, s, s->job->input);
         if (status != TANDEM_OK) {
             trouble(p, s->station, status, "unpacking");
             s->outcome.denoised = s->outcome.exact = s->outcome.tried = false;
@@ -877,7 +815,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     tandem_job_report report = TANDEM_INIT(tandem_job_report);
     uint64_t begin = gpu[2], end = gpu[2];
     /* The session may learn a moment after the GPU that the job has ended. */
-    if (s->ticket && tandem_wait(s->station->session, s->ticket, REPORT_NS, &report) == TANDEM_OK) {
+    if (s->ticket && tandem_wait(s->station->tandem.session, s->ticket, REPORT_NS, &report) == TANDEM_OK) {
         r->precision = report.precision;
         if (report.state == TANDEM_JOB_DONE && report.begin_ns) {
             const uint64_t took = report.end_ns - report.begin_ns + (uint64_t)(s->slept_ms * 1e6);
@@ -900,7 +838,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     r->probed = r->probed && r->denoised;
     report = TANDEM_INIT(tandem_job_report);
     r->tried = r->tried && r->probed &&
-               tandem_wait(s->station->session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
+               tandem_wait(s->station->tandem.session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
                report.state == TANDEM_JOB_DONE;
     if (r->probed)
         read_probe(p, s);
@@ -932,7 +870,7 @@ static bool read_mem(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint6
     tandem_mem_vulkan source = TANDEM_INIT(tandem_mem_vulkan);
     demo_buffer staging = {0};
     *out = malloc(bytes);
-    bool ok = *out && tandem_mem_get_vulkan(s->station->session, mem, &source) == TANDEM_OK &&
+    bool ok = *out && tandem_mem_get_vulkan(s->station->tandem.session, mem, &source) == TANDEM_OK &&
               demo_buffer_create(e, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "tokens read back", &staging) &&
               demo_once_begin(e);
     if (ok) {
@@ -960,9 +898,9 @@ bool demo_tokens_read(demo_pipeline *p, demo_slot *s, demo_tokens *out)
     out->scale = TD_FILTER_SCALE;
     const uint64_t q_bytes = (uint64_t)out->batch * Q_LEN * TOKEN_BYTES;
     const uint64_t k_bytes = (uint64_t)out->batch * KV_LEN * TOKEN_BYTES;
-    return read_mem(p, s, s->tokens, 0, q_bytes, &out->q) && read_mem(p, s, s->tokens, p->q_bytes, k_bytes, &out->k) &&
-           read_mem(p, s, s->tokens, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
-           read_mem(p, s, s->output, 0, q_bytes, &out->o);
+    return read_mem(p, s, s->job->input, 0, q_bytes, &out->q) && read_mem(p, s, s->job->input, p->q_bytes, k_bytes, &out->k) &&
+           read_mem(p, s, s->job->input, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
+           read_mem(p, s, s->job->output, 0, q_bytes, &out->o);
 }
 
 void demo_tokens_free(demo_tokens *t)

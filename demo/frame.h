@@ -13,6 +13,7 @@
 #define TANDEM_DEMO_FRAME_H
 
 #include "demo/engine.h"
+#include "demo/integrate.h"
 #include "demo/probe.h"
 #include "demo/scene.h"
 
@@ -31,7 +32,7 @@ typedef enum demo_stage {
     DEMO_STAGES
 } demo_stage;
 
-enum { DEMO_SLOTS = 2, DEMO_COMMANDS = 8, DEMO_TIMESTAMPS = 6, DEMO_PROBE_TILES = 2,
+enum { DEMO_SLOTS = INTEGRATION_SLOTS, DEMO_COMMANDS = 8, DEMO_TIMESTAMPS = 6, DEMO_PROBE_TILES = 2,
        DEMO_PROBE_ROWS = 16 };
 
 /* As in the report, and as it is asked for on the command line. */
@@ -79,13 +80,8 @@ typedef struct demo_frame_result {
 
 /* A session, and what frames need of it. */
 typedef struct demo_station {
-    tandem_session *session;
-    tandem_info info;
+    integration tandem;
     bool lost; /* of no more use: its frames stay noisy */
-    tandem_timeline engine_timeline, session_timeline;
-    VkSemaphore engine_semaphore, session_semaphore;
-    uint64_t engine_value, session_value;
-    tandem_mem tokens[DEMO_SLOTS], output[DEMO_SLOTS]; /* Q, K, V; and O, the second job's O */
     uint32_t frames; /* under way on it */
 } demo_station;
 
@@ -95,7 +91,7 @@ typedef struct demo_slot {
     demo_image filtered, filtered_exact, result, result_exact;
     uint32_t index;
     demo_station *station; /* of its frame */
-    tandem_mem tokens, output;
+    integration_slot *job; /* input: Q, K, V; output: O, the second job's O */
     VkCommandPool pool;
     VkCommandBuffer commands[DEMO_COMMANDS];
     uint32_t command;          /* the one that is being recorded */
@@ -107,7 +103,6 @@ typedef struct demo_slot {
     demo_frame_request request;
     demo_frame_result outcome;
     tandem_ticket ticket, second_ticket; /* second: exact, or the trial */
-    tandem_point done;         /* the last signal that the consumer waits for */
     uint32_t tiles_x, tiles_y;
     double slept_ms;           /* injected into the attention */
 } demo_slot;

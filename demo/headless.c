@@ -129,7 +129,7 @@ static bool keep_stay(headless *h, demo_slot *slot, const demo_frame_result *fra
             return demo_fail("--ladder: more than %d steps", DEMO_STAYS);
         s = &h->stays[h->stay_count++];
         *s = (demo_stay){.rung = frame->rung, .first = (uint32_t)frame->index};
-        snprintf(s->device, sizeof s->device, "%s", slot->station->info.device);
+        snprintf(s->device, sizeof s->device, "%s", slot->station->tandem.info.device);
     }
     s->frames++;
     if (!frame->denoised) {

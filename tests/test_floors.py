@@ -52,7 +52,8 @@ ROOMS = [
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
     ("shaders/", "shaders", set()),
     ("engine_plugin/tool/", "tool", SHARING | MATH | PUBLIC | {"model", "exec", "npc", "client", "plugin", "shaders"}),
-    ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders"}),
+    ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy
+    ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders", "integrate"}),
     ("tests/emu/", "emu", MATH),
     ("tests/interop/", "tests of interop", BELOW | {"tests"}),
     ("tests/kernels/", "tests of kernels", BELOW | {"tests", "emu", "tests of interop"}),
@@ -76,20 +77,20 @@ COPIES = {"memcpy", "memmove", "memset", "memcmp"}
 CALLERS = ("interop/", "kernels/", "engine_plugin/")
 # Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
-    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "demo"} | TESTS),
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "demo"} | TESTS),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
     (re.compile(r"math_constants\.h|type_traits"), {"cuda"} | TESTS),
     (re.compile(r"nvtx3/"), {"exec"}),
     (re.compile(r"immintrin|cpuid"), {"cpu"} | TESTS | FAMILIES),
     (re.compile(r"zstd"), {"cuda"} | TESTS),
-    (re.compile(r"jansson"), {"model", "client", "tool", "demo"} | TESTS),
+    (re.compile(r"jansson"), {"model", "client", "tool", "integrate", "demo"} | TESTS),
     (re.compile(r"pcre2"), {"npc"}),
     (re.compile(r"SDL"), {"demo"}),
     (re.compile(r"imgui|backends/imgui"), {"demo"}),
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
                    r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
-SYSTEM = {"os", "tool", "demo"} | TESTS | DAEMON
+SYSTEM = {"os", "tool", "integrate", "demo"} | TESTS | DAEMON
 OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/", "tests/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
@@ -283,7 +284,8 @@ def prove_that_it_can_fail():
         "engine_plugin/daemon/state.h": '#include "engine_plugin/daemon/schedule.h"\n#include "engine_plugin/client/client.h"\n',
         "engine_plugin/daemon/main.c": '#include "engine_plugin/daemon/state.h"\n#include "engine_plugin/daemon/log.h"\n',
         "engine_plugin/tool/tool.h": '#include "engine_plugin/client/client.h"\nstruct tandem_attention;\n',
-        "demo/demo.h": '#include <tandem/tandem.h>\n',
+        "demo/integrate.h": '#include <tandem/tandem.h>\n',
+        "demo/demo.h": '#include "demo/integrate.h"\n',
         "tests/cases.h": "",
         "tests/interop/rig.h": '#include "tests/cases.h"\n#include "interop/vk/vk.h"\n#include <vulkan/vulkan.h>\n',
         "tests/plugin/test_a.c": '#include "tests/interop/rig.h"\n#include "engine_plugin/client/client.h"\n',
@@ -326,6 +328,7 @@ def prove_that_it_can_fail():
         ("engine_plugin/tool/tool.h", '#include "demo/demo.h"'),
         ("demo/demo.h", '#include "engine_plugin/client/client.h"'),
         ("demo/demo.h", '#include "engine_plugin/tool/tool.h"'),
+        ("demo/integrate.h", '#include "interop/base.h"'),
         ("engine_plugin/client/client.h", '#include "demo/gone.h"'),
         ("kernels/plan.h", "#include <tandem/gone.h>"),
         ("engine_plugin/client/client.h", "int f(struct op *op) { return op->q; }"),

@@ -33,6 +33,12 @@ if by_hand "$root/tests/plugin/example.c" "$root/tests/plugin/test_install.sh" "
 fi
 
 try "$root/tests/plugin/example.c"
+
+# What engine programmers copy needs nothing but the public headers.
+mkdir "$work/demo"
+cp "$root/demo/integrate.c" "$root/demo/integrate.h" "$work/demo"
+gcc -std=c17 -Wall -Wextra -Werror -I"$root/interop/include" -I"$root/engine_plugin/include" -I"$work" -c "$work/demo/integrate.c" \
+    -o "$work/integrate.o"
 [ -f "$root/README.md" ] || exit 0
 awk '
     /^```c[ \t]*$/ { inside = 1; text = ""; next }
