@@ -8,8 +8,8 @@
  *     fuzz_wire --make CORPUS        writes the corpus: one right message of each type, and hostile rings
  *
  * Input: how (1 byte: 0-2 the road as it came; 3 a ring; + 4: before WELCOME, + 8: share HOST, + 16: no features, + 32:
- * header made right, so that what is behind it is reached), descriptors (1 byte), then the message, or tail, head and
- * slots.
+ * header made right, so that what is behind it is reached, + 64: slots as short as version 1's), descriptors (1 byte), then
+ * the message, or tail, head and slots.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #include "tests/fuzz_util.h"
 #include "tests/interop/wire_util.h"
 
-enum { HOW_RING = 3, HOW_EARLY = 4, HOW_HOST = 8, HOW_PLAIN = 16, HOW_REPAIR = 32 };
+enum { HOW_RING = 3, HOW_EARLY = 4, HOW_HOST = 8, HOW_PLAIN = 16, HOW_REPAIR = 32, HOW_SMALL = 64 };
 
 static void broken(const char *what)
 {
@@ -75,11 +75,11 @@ static void check_message(td_wire_rules rules, td_wire_road road, bool repair, u
     free(copy);
 }
 
-static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
+static void check_ring(td_wire_rules rules, td_wire_sizes sizes, const uint8_t *data, size_t size)
 {
     static uint64_t mapped[TD_WIRE_RING_BYTES / 8]; /* to allocate so much each time takes AddressSanitizer most of its time */
     td_shared_ring *const shared = (td_shared_ring *)mapped;
-    td_ring ring = {shared, 0, td_wire_sizes_here()};
+    td_ring ring = {shared, 0, sizes};
     td_wire_message message;
     char why[400] = "";
     uint32_t indices[2] = {0}, taken = 0;
@@ -89,7 +89,7 @@ static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
     memcpy(indices, data, size < sizeof indices ? size : sizeof indices);
     atomic_store(&shared->tail, indices[0]);
     ring.own = indices[1];
-    for (size_t i = 8, at = 0; i + 8 <= size && at < TD_WIRE_SLOTS * TD_WIRE_SLOT_BYTES / 8; i += 8, at++) {
+    for (size_t i = 8, at = 0; i + 8 <= size && at < TD_WIRE_SLOTS * sizes.slot_bytes / 8; i += 8, at++) {
         uint64_t word;
 
         memcpy(&word, data + i, 8);
@@ -103,7 +103,7 @@ static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
             break;
         if (++taken > TD_WIRE_SLOTS + 1)
             broken("more messages than slots");
-        judge(&before, TD_WIRE_RING, &message, TD_WIRE_SLOT_BYTES, status, why);
+        judge(&before, TD_WIRE_RING, &message, sizes.slot_bytes, status, why);
         if (status == TANDEM_ERROR_PROTOCOL && indices[0] - indices[1] > TD_WIRE_SLOTS)
             break;
     }
@@ -125,7 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (how & HOW_PLAIN)
         rules.features = 0;
     if ((how & 3) == HOW_RING)
-        check_ring(rules, data + 2, size - 2);
+        check_ring(rules, how & HOW_SMALL ? td_wire_sizes_first() : td_wire_sizes_here(), data + 2, size - 2);
     else
         check_message(rules, (td_wire_road)(1 << (how & 3)), how & HOW_REPAIR, data[1], data + 2, size - 2);
     return 0;
