@@ -94,6 +94,7 @@ static void test_device_lost(void **state)
     sleep_ns(STUCK_NS);
     assert_int_equal(report_of(&r, ticket).state, TANDEM_JOB_PENDING);
     atomic_store(&faulty.lost, true);
+    assert_int_equal(tandem_wait(r.s, ticket, UINT64_MAX, NULL), TANDEM_OK); /* for ever is until then */
     report = ended(&r, ticket);
     assert_int_equal(report.state, TANDEM_JOB_FAILED);
     assert_int_equal(report.status, TANDEM_ERROR_LOST);
@@ -103,7 +104,8 @@ static void test_device_lost(void **state)
     job.wait = job.signal = (tandem_point){0, 0};
     REFUSED(&r, LOST, "lost", got = tandem_submit(r.s, &job, &ticket));
     REFUSED(&r, LOST, "timeline is 0x", got = tandem_timeline_value(r.s, ours, &value));
-    REFUSED(&r, LOST, "lost", got = tandem_point_wait(r.s, (tandem_point){ours, 1}, LONG_NS));
+    REFUSED(&r, LOST, "lost", got = tandem_point_wait(r.s, (tandem_point){ours, 9}, UINT64_MAX));
+    REFUSED(&r, LOST, "lost", got = tandem_point_wait(r.s, (tandem_point){engines, 9}, UINT64_MAX));
     begin = td_now_ns();
     assert_int_equal(tandem_session_destroy(&r.s), TANDEM_OK);
     assert_true(td_now_ns() - begin < 2000 * MS);
