@@ -22,7 +22,7 @@ int main(int argc, char **argv)
         &session_jobs_cases, &session_destruction_cases, &session_memory_cases,
         &session_threads_cases, &session_networks_cases, &session_device_cases, &session_images_cases,
         &session_waits_cases,
-        &session_retire_cases,
+        &session_retire_cases, &session_cuda_cases,
     };
 
     if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < files.rlim_max) {

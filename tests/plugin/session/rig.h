@@ -121,6 +121,6 @@ int bench(const char *only);
 extern const test_cases session_library_cases, session_refusals_cases, session_results_cases,
     session_jobs_cases, session_destruction_cases, session_memory_cases, session_threads_cases,
     session_networks_cases, session_device_cases, session_images_cases, session_waits_cases,
-    session_retire_cases;
+    session_retire_cases, session_cuda_cases;
 
 #endif
