@@ -147,7 +147,7 @@ static void refuse_mems(rig *r)
     close(dead);
     MEM(ARG, "desc.struct_bytes is 3", d.struct_bytes = 3);
     MEM(ARG, "desc.bytes is 0", d.struct_bytes = 8);
-    MEM(ARG, "desc.source is 4", d.source = 4);
+    MEM(ARG, "desc.source is 5", d.source = 5);
     MEM(ARG, "desc.bytes is 0", d.bytes = 0);
     MEM(ARG, say("desc.bytes is %" PRIu64, UINT64_MAX), d.bytes = UINT64_MAX);
     MEM(ARG, "desc.reserved is 1", d.reserved = 1);
