@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REQUIREMENTS = 64, FEATURE_STRUCT_BYTES = 256 };
 static const uint64_t ONCE_TIMEOUT_NS = 60ull * 1000000000ull;
 
 bool demo_fail(const char *format, ...)
@@ -62,33 +61,14 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlag
     return VK_FALSE;
 }
 
-static bool has_name(const char *const *names, uint32_t count, const char *name)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (!strcmp(names[i], name))
-            return true;
-    return false;
-}
-
 bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, uint32_t count, bool validate)
 {
-    const char *names[DEMO_MAX_EXTENSIONS];
-    uint32_t name_count = 0;
-    tandem_requirement list[MAX_REQUIREMENTS] = {TANDEM_INIT(tandem_requirement)};
-    uint32_t requirement_count = MAX_REQUIREMENTS;
-    tandem_status status = tandem_vulkan_requirements(vkGetInstanceProcAddr, NULL, NULL, &requirement_count, list);
-    if (status != TANDEM_OK)
-        return demo_fail("cannot ask Tandem what to enable: %s", tandem_status_text(status));
-    for (uint32_t i = 0; i < count && name_count < DEMO_MAX_EXTENSIONS; i++)
-        names[name_count++] = window_extensions[i];
-    for (uint32_t i = 0; i < requirement_count && name_count < DEMO_MAX_EXTENSIONS; i++) {
-        if (list[i].kind != TANDEM_REQUIREMENT_INSTANCE_EXTENSION || has_name(names, name_count, list[i].name))
-            continue;
-        if (list[i].available)
-            names[name_count++] = list[i].name;
-        else if (list[i].required)
-            return demo_fail("the Vulkan loader lacks %s", list[i].name);
-    }
+    integration_enabled enabled = {0};
+    char why[200];
+    for (uint32_t i = 0; i < count; i++)
+        integrate_enable_extension(&enabled, window_extensions[i]);
+    if (!integrate_enable(&enabled, vkGetInstanceProcAddr, VK_NULL_HANDLE, VK_NULL_HANDLE, why, sizeof why))
+        return demo_fail("the Vulkan loader: %s", why);
     uint32_t available_count = 0;
     VkExtensionProperties available[128];
     available_count = 128;
@@ -96,11 +76,8 @@ bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, 
     if (result != VK_SUCCESS && result != VK_INCOMPLETE)
         return demo_fail("no Vulkan here: %s", result_text(result));
     for (uint32_t i = 0; i < available_count; i++)
-        if (!strcmp(available[i].extensionName, VK_EXT_DEBUG_UTILS_EXTENSION_NAME)) {
-            e->labels = true;
-            if (!has_name(names, name_count, VK_EXT_DEBUG_UTILS_EXTENSION_NAME) && name_count < DEMO_MAX_EXTENSIONS)
-                names[name_count++] = VK_EXT_DEBUG_UTILS_EXTENSION_NAME;
-        }
+        if (!strcmp(available[i].extensionName, VK_EXT_DEBUG_UTILS_EXTENSION_NAME))
+            e->labels = integrate_enable_extension(&enabled, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
 
     const VkValidationFeatureEnableEXT enable = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
     const VkValidationFeaturesEXT validation = {.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
@@ -115,8 +92,8 @@ bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, 
                                          .pApplicationInfo = &app,
                                          .enabledLayerCount = validate ? 1 : 0,
                                          .ppEnabledLayerNames = &layer,
-                                         .enabledExtensionCount = name_count,
-                                         .ppEnabledExtensionNames = names};
+                                         .enabledExtensionCount = enabled.extension_count,
+                                         .ppEnabledExtensionNames = enabled.extensions};
     result = vkCreateInstance(&create, NULL, &e->instance);
     if (result != VK_SUCCESS)
         return demo_fail("cannot make a Vulkan instance: %s (VkResult %d)", result_text(result), (int)result);
@@ -194,32 +171,6 @@ static bool pick_physical(demo_engine *e, VkSurfaceKHR surface)
     return true;
 }
 
-/* Sets one VkBool32 in the feature chain, adding its struct if it is not there yet. */
-static bool enable_feature(demo_engine *e, size_t *used, VkStructureType type, uint32_t offset)
-{
-    if (offset + sizeof(VkBool32) > FEATURE_STRUCT_BYTES)
-        return demo_fail("a feature lies at byte %u of its struct", offset);
-    unsigned char *at = NULL;
-    if (type == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
-        at = (unsigned char *)&e->features;
-    for (VkBaseOutStructure *s = (VkBaseOutStructure *)e->features.pNext; s && !at; s = s->pNext)
-        if (s->sType == type)
-            at = (unsigned char *)s;
-    if (!at) {
-        if (*used + FEATURE_STRUCT_BYTES > sizeof e->feature_block)
-            return demo_fail("too many feature structs");
-        VkBaseOutStructure *s = (VkBaseOutStructure *)((unsigned char *)e->feature_block + *used);
-        *used += FEATURE_STRUCT_BYTES;
-        s->sType = type;
-        s->pNext = (VkBaseOutStructure *)e->features.pNext;
-        e->features.pNext = s;
-        at = (unsigned char *)s;
-    }
-    const VkBool32 yes = VK_TRUE;
-    memcpy(at + offset, &yes, sizeof yes);
-    return true;
-}
-
 /* The GPU's clock can be read together with CLOCK_MONOTONIC. */
 static bool clocks_meet(demo_engine *e)
 {
@@ -241,28 +192,10 @@ static bool gather_requirements(demo_engine *e, bool presents)
     static const char *const own[] = {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME,
                                       VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
                                       VK_KHR_SWAPCHAIN_EXTENSION_NAME};
-    tandem_requirement list[MAX_REQUIREMENTS] = {TANDEM_INIT(tandem_requirement)};
-    uint32_t count = MAX_REQUIREMENTS;
-    size_t used = 0;
-    tandem_status status = tandem_vulkan_requirements(vkGetInstanceProcAddr, e->instance, e->physical, &count, list);
-    if (status != TANDEM_OK)
-        return demo_fail("cannot ask Tandem what to enable: %s", tandem_status_text(status));
-    e->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    for (uint32_t i = 0; i < count; i++) {
-        if (list[i].kind == TANDEM_REQUIREMENT_INSTANCE_EXTENSION)
-            continue;
-        if (!list[i].available) {
-            if (list[i].required)
-                return demo_fail("%s lacks %s, which Tandem needs", e->properties.deviceName, list[i].name);
-            continue;
-        }
-        if (list[i].kind == TANDEM_REQUIREMENT_FEATURE) {
-            if (!enable_feature(e, &used, list[i].feature_struct, list[i].feature_offset))
-                return false;
-        } else if (e->extension_count < DEMO_MAX_EXTENSIONS) {
-            e->extensions[e->extension_count++] = list[i].name;
-        }
-    }
+    integration_enabled *enabled = &e->enabled;
+    char why[200];
+    if (!integrate_enable(enabled, vkGetInstanceProcAddr, e->instance, e->physical, why, sizeof why))
+        return demo_fail("%s: %s", e->properties.deviceName, why);
     VkExtensionProperties *available = NULL;
     uint32_t available_count = 0;
     vkEnumerateDeviceExtensionProperties(e->physical, NULL, &available_count, NULL);
@@ -272,15 +205,13 @@ static bool gather_requirements(demo_engine *e, bool presents)
     vkEnumerateDeviceExtensionProperties(e->physical, NULL, &available_count, available);
     for (uint32_t i = 0; i < available_count; i++)
         for (size_t j = 0; j < sizeof own / sizeof *own; j++)
-            if ((j != 2 || presents) && !strcmp(available[i].extensionName, own[j]) &&
-                e->extension_count < DEMO_MAX_EXTENSIONS &&
-                !has_name(e->extensions, e->extension_count, own[j]))
-                e->extensions[e->extension_count++] = own[j];
+            if ((j != 2 || presents) && !strcmp(available[i].extensionName, own[j]))
+                integrate_enable_extension(enabled, own[j]);
     free(available);
-    e->calibrated = has_name(e->extensions, e->extension_count, own[1]) && clocks_meet(e);
-    if (presents && !has_name(e->extensions, e->extension_count, own[2]))
+    e->calibrated = integrate_is_enabled(enabled, own[1]) && clocks_meet(e);
+    if (presents && !integrate_is_enabled(enabled, own[2]))
         return demo_fail("%s lacks %s", e->properties.deviceName, own[2]);
-    if (!has_name(e->extensions, e->extension_count, own[0]))
+    if (!integrate_is_enabled(enabled, own[0]))
         return demo_fail("%s lacks %s, which the demo needs", e->properties.deviceName, own[0]);
     return true;
 }
@@ -295,11 +226,11 @@ bool demo_engine_device(demo_engine *e, VkSurfaceKHR surface)
                                            .queueCount = 1,
                                            .pQueuePriorities = &priority};
     const VkDeviceCreateInfo create = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                       .pNext = &e->features,
+                                       .pNext = &e->enabled.features,
                                        .queueCreateInfoCount = 1,
                                        .pQueueCreateInfos = &queue,
-                                       .enabledExtensionCount = e->extension_count,
-                                       .ppEnabledExtensionNames = e->extensions};
+                                       .enabledExtensionCount = e->enabled.extension_count,
+                                       .ppEnabledExtensionNames = e->enabled.extensions};
     if (!demo_vk(e, vkCreateDevice(e->physical, &create, NULL, &e->device), "making the Vulkan device"))
         return false;
     vkGetDeviceQueue(e->device, e->family, 0, &e->queue);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <vulkan/vulkan.h>
 
+#include "demo/integrate.h"
 #include "interop/os/clock.h"
 #include "tandem/vulkan.h"
 
@@ -19,7 +20,7 @@
 extern "C" {
 #endif
 
-enum { DEMO_MAX_EXTENSIONS = 48, DEMO_FEATURE_WORDS = 512, DEMO_MAX_BINDINGS = 10 };
+enum { DEMO_MAX_BINDINGS = 10 };
 
 typedef struct demo_engine {
     VkInstance instance;
@@ -31,10 +32,7 @@ typedef struct demo_engine {
     uint32_t family;
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;
-    const char *extensions[DEMO_MAX_EXTENSIONS]; /* of the device, as enabled */
-    uint32_t extension_count;
-    VkPhysicalDeviceFeatures2 features; /* as enabled, chained into feature_block */
-    uint64_t feature_block[DEMO_FEATURE_WORDS];
+    integration_enabled enabled; /* with the device */
     bool calibrated, labels, lost;
     PFN_vkGetCalibratedTimestampsEXT get_calibrated;
     PFN_vkCmdPushDescriptorSetKHR push_descriptors;

@@ -11,6 +11,78 @@
  * compile shaders. */
 #define WAIT_BOUND_NS 30000000000u
 
+enum { MAX_REQUIREMENTS = 64 };
+
+bool integrate_is_enabled(const integration_enabled *it, const char *extension)
+{
+    for (uint32_t i = 0; i < it->extension_count; i++)
+        if (!strcmp(it->extensions[i], extension))
+            return true;
+    return false;
+}
+
+bool integrate_enable_extension(integration_enabled *to, const char *name)
+{
+    if (integrate_is_enabled(to, name))
+        return true;
+    if (to->extension_count == INTEGRATION_EXTENSIONS)
+        return false;
+    to->extensions[to->extension_count++] = name;
+    return true;
+}
+
+/* A feature is a VkBool32 somewhere in a struct of some type: whatever type that is, its struct joins the chain once. */
+bool integrate_enable_feature(integration_enabled *to, VkStructureType type, uint32_t offset_bytes)
+{
+    const VkBool32 yes = VK_TRUE;
+    VkBaseOutStructure *it = (void *)&to->features;
+    to->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+    while (it && it->sType != type)
+        it = it->pNext;
+    if (offset_bytes + sizeof yes > (it == (void *)&to->features ? sizeof to->features : sizeof to->structs[0]))
+        return false;
+    if (!it) {
+        if (to->struct_count == INTEGRATION_STRUCTS)
+            return false;
+        it = (void *)to->structs[to->struct_count++];
+        it->sType = type;
+        it->pNext = to->features.pNext;
+        to->features.pNext = it;
+    }
+    memcpy((char *)it + offset_bytes, &yes, sizeof yes);
+    return true;
+}
+
+bool integrate_enable(integration_enabled *to, PFN_vkGetInstanceProcAddr get, VkInstance instance,
+                      VkPhysicalDevice physical, char *why, size_t why_bytes)
+{
+    tandem_requirement list[MAX_REQUIREMENTS] = {TANDEM_INIT(tandem_requirement)};
+    uint32_t count = MAX_REQUIREMENTS;
+    const tandem_status status = tandem_vulkan_requirements(get, instance, physical, &count, list);
+    if (status != TANDEM_OK) {
+        snprintf(why, why_bytes, "Tandem could not be asked what to enable: %s", tandem_status_text(status));
+        return false;
+    }
+    to->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+    for (uint32_t i = 0; i < count; i++) {
+        const tandem_requirement *r = &list[i];
+        const bool of_instance = r->kind == TANDEM_REQUIREMENT_INSTANCE_EXTENSION;
+        if (of_instance == (physical != VK_NULL_HANDLE))
+            continue;
+        if (r->available && !(r->kind == TANDEM_REQUIREMENT_FEATURE
+                                  ? integrate_enable_feature(to, r->feature_struct, r->feature_offset)
+                                  : integrate_enable_extension(to, r->name))) {
+            snprintf(why, why_bytes, "no room to enable %s", r->name);
+            return false;
+        }
+        if (!r->available && r->required) {
+            snprintf(why, why_bytes, "%s is missing, which Tandem needs", r->name);
+            return false;
+        }
+    }
+    return true;
+}
+
 static tandem_status create_mem(const integration *it, uint64_t bytes, tandem_mem *mem)
 {
     const tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc, .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1);

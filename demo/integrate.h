@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
+ *     integrate_enable()       once for the instance, once for the device: what Tandem can use of what there is
  *     integrate_open()         a session on the engine's device, two timelines, memory for each frame in flight
  *     integrate_give()         recorded behind what writes the input: the slot's memory is the job's now
  *     integrate_job()          the job; where integrate_records() into that command buffer, else, once what is above has been
@@ -22,6 +23,26 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+enum { INTEGRATION_EXTENSIONS = 64, INTEGRATION_STRUCTS = 32, INTEGRATION_STRUCT_WORDS = 32 };
+
+/* What an instance or a device is made with. Its own chain points into it, so it stays where it is. Zeroed is nothing. */
+typedef struct integration_enabled {
+    const char *extensions[INTEGRATION_EXTENSIONS];
+    uint32_t extension_count;
+    VkPhysicalDeviceFeatures2 features; /* of a device: for VkDeviceCreateInfo.pNext, and tandem_vulkan.enabled_features */
+    uint64_t structs[INTEGRATION_STRUCTS][INTEGRATION_STRUCT_WORDS]; /* of its chain */
+    uint32_t struct_count;
+} integration_enabled;
+
+/* Adds what Tandem can use: extensions of an instance, or where `physical` is given, extensions and features of that device.
+ * False, and the reason, if something is missing without which there is no session. */
+bool integrate_enable(integration_enabled *to, PFN_vkGetInstanceProcAddr get, VkInstance instance,
+                      VkPhysicalDevice physical, char *why, size_t why_bytes);
+/* What the engine needs itself. Each is there once; false: there is no room for it. */
+bool integrate_enable_extension(integration_enabled *to, const char *name);
+bool integrate_enable_feature(integration_enabled *to, VkStructureType type, uint32_t offset_bytes);
+bool integrate_is_enabled(const integration_enabled *it, const char *extension);
 
 enum { INTEGRATION_SLOTS = 2 }; /* frames in flight */
 

@@ -51,7 +51,7 @@ ROOMS = [
       for at, unit in enumerate(UNITS)),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
     ("shaders/", "shaders", set()),
-    ("engine_plugin/tool/", "tool", SHARING | MATH | PUBLIC | {"model", "exec", "npc", "client", "plugin", "shaders"}),
+    ("engine_plugin/tool/", "tool", SHARING | MATH | PUBLIC | {"integrate", "model", "exec", "npc", "client", "plugin", "shaders"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy
     ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders", "integrate"}),
     ("tests/emu/", "emu", MATH),

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REQUIREMENTS = 64 };
 #define WAIT_NS 20000000000ull
 
 static const uint32_t plain_words[] = {
@@ -45,30 +44,18 @@ tandem_vulkan bench_vk_engine(bench_vk *v)
                        .physical_device = v->physical,
                        .device = v->device,
                        .queue_family = v->family,
-                       .enabled_extension_count = v->extension_count,
-                       .enabled_extensions = v->extensions,
-                       .enabled_features = (void *)v->features[0],
+                       .enabled_extension_count = v->enabled.extension_count,
+                       .enabled_extensions = v->enabled.extensions,
+                       .enabled_features = &v->enabled.features,
                        .queue = v->queue,
                        .lock_queue = lock_queue,
                        .unlock_queue = unlock_queue,
                        .user = v);
 }
 
-static bool requirements(bench_vk *v, uint32_t *count, tandem_requirement *list, char *why, size_t why_bytes)
-{
-    *count = REQUIREMENTS;
-    list[0] = TANDEM_INIT(tandem_requirement);
-    const tandem_status status = tandem_vulkan_requirements(v->get, v->instance, v->physical, count, list);
-    if (status != TANDEM_OK)
-        td_fail(why, why_bytes, status, "the requirements could not be asked: %s", tandem_status_text(status));
-    return status == TANDEM_OK;
-}
-
 static bool make_instance(bench_vk *v, char *why, size_t why_bytes)
 {
-    tandem_requirement list[REQUIREMENTS] = {{0}};
-    const char *names[REQUIREMENTS];
-    uint32_t count, name_count = 0;
+    integration_enabled enabled = {0};
     v->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
     if (v->library)
         *(void **)&v->get = dlsym(v->library, "vkGetInstanceProcAddr");
@@ -77,18 +64,15 @@ static bool make_instance(bench_vk *v, char *why, size_t why_bytes)
         td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "libvulkan.so.1 is not installed");
         return false;
     }
-    if (!requirements(v, &count, list, why, why_bytes))
+    if (!integrate_enable(&enabled, v->get, VK_NULL_HANDLE, VK_NULL_HANDLE, why, why_bytes))
         return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (list[i].kind == TANDEM_REQUIREMENT_INSTANCE_EXTENSION && list[i].available)
-            names[name_count++] = list[i].name;
     const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                                    .pApplicationName = "tandem bench",
                                    .apiVersion = VK_API_VERSION_1_2};
     const VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
                                        .pApplicationInfo = &app,
-                                       .enabledExtensionCount = name_count,
-                                       .ppEnabledExtensionNames = names};
+                                       .enabledExtensionCount = enabled.extension_count,
+                                       .ppEnabledExtensionNames = enabled.extensions};
     if (!say(why, why_bytes, create(&info, NULL, &v->instance), "vkCreateInstance"))
         return false;
 #define LOAD(name)                                                    \
@@ -145,27 +129,6 @@ static bool pick_device(bench_vk *v, char *why, size_t why_bytes)
     return true;
 }
 
-/* Sets one VkBool32 of the feature chain, whose structs are v->features. */
-static bool enable(bench_vk *v, uint32_t *structs, VkStructureType type, uint32_t offset)
-{
-    uint32_t at = 0;
-    const VkBool32 yes = VK_TRUE;
-    VkBaseOutStructure *first = (void *)v->features[0];
-    while (at < *structs && ((VkBaseOutStructure *)(void *)v->features[at])->sType != type)
-        at++;
-    if (at == BENCH_FEATURE_STRUCTS || offset + sizeof yes > BENCH_FEATURE_BYTES)
-        return false;
-    VkBaseOutStructure *it = (void *)v->features[at];
-    if (at == *structs) {
-        ++*structs;
-        it->sType = type;
-        it->pNext = first->pNext;
-        first->pNext = it;
-    }
-    memcpy(v->features[at] + offset, &yes, sizeof yes);
-    return true;
-}
-
 static bool has_extension(bench_vk *v, const char *name)
 {
     uint32_t count = 0;
@@ -181,48 +144,34 @@ static bool has_extension(bench_vk *v, const char *name)
 
 static bool make_device(bench_vk *v, char *why, size_t why_bytes)
 {
-    tandem_requirement list[REQUIREMENTS] = {{0}};
-    uint32_t count, structs = 1;
-    if (!requirements(v, &count, list, why, why_bytes))
+    char lacks[200];
+    if (!integrate_enable(&v->enabled, v->get, v->instance, v->physical, lacks, sizeof lacks)) {
+        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s: %s", v->properties.deviceName, lacks);
         return false;
-    ((VkBaseOutStructure *)(void *)v->features[0])->sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    for (uint32_t i = 0; i < count; i++) {
-        const tandem_requirement *r = &list[i];
-        if (r->kind == TANDEM_REQUIREMENT_INSTANCE_EXTENSION)
-            continue;
-        if (!r->available && r->required) {
-            td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s lacks %s", v->properties.deviceName, r->name);
-            return false;
-        }
-        if (r->available && r->kind == TANDEM_REQUIREMENT_FEATURE)
-            enable(v, &structs, r->feature_struct, r->feature_offset);
-        else if (r->available && v->extension_count < BENCH_EXTENSIONS)
-            v->extensions[v->extension_count++] = r->name;
     }
     VkPhysicalDeviceShaderClockFeaturesKHR clock = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR};
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &clock};
-    const bool clocks = has_extension(v, VK_KHR_SHADER_CLOCK_EXTENSION_NAME) && v->extension_count < BENCH_EXTENSIONS;
+    const bool clocks = has_extension(v, VK_KHR_SHADER_CLOCK_EXTENSION_NAME);
     if (clocks)
         v->GetPhysicalDeviceFeatures2(v->physical, &features);
     /* A shader's clock is that of the timestamps where there is a GPU; software says nothing about it. */
     v->shader_clock = clocks && clock.shaderDeviceClock && v->properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU &&
                       v->properties.vendorID == 0x10de &&
-                      enable(v, &structs, clock.sType,
-                             (uint32_t)offsetof(VkPhysicalDeviceShaderClockFeaturesKHR, shaderDeviceClock));
-    if (v->shader_clock)
-        v->extensions[v->extension_count++] = VK_KHR_SHADER_CLOCK_EXTENSION_NAME;
+                      integrate_enable_extension(&v->enabled, VK_KHR_SHADER_CLOCK_EXTENSION_NAME) &&
+                      integrate_enable_feature(&v->enabled, clock.sType,
+                                               offsetof(VkPhysicalDeviceShaderClockFeaturesKHR, shaderDeviceClock));
     const float priority = 1;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .queueFamilyIndex = v->family,
                                            .queueCount = 1,
                                            .pQueuePriorities = &priority};
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                     .pNext = v->features[0],
+                                     .pNext = &v->enabled.features,
                                      .queueCreateInfoCount = 1,
                                      .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = v->extension_count,
-                                     .ppEnabledExtensionNames = v->extensions};
+                                     .enabledExtensionCount = v->enabled.extension_count,
+                                     .ppEnabledExtensionNames = v->enabled.extensions};
     if (!say(why, why_bytes, v->CreateDevice(v->physical, &info, NULL, &v->device), "vkCreateDevice"))
         return false;
 #define LOAD(name)                                                            \
@@ -294,9 +243,9 @@ bool bench_vk_open(bench_vk *v, char *why, size_t why_bytes)
                              .device = v->device,
                              .api_version = VK_API_VERSION_1_2,
                              .queue_family = v->family,
-                             .enabled_extension_count = v->extension_count,
-                             .enabled_extensions = v->extensions,
-                             .enabled_features = (void *)v->features[0]};
+                             .enabled_extension_count = v->enabled.extension_count,
+                             .enabled_extensions = v->enabled.extensions,
+                             .enabled_features = &v->enabled.features};
     return td_vk_open(&desc, &quiet, &v->vk, why, why_bytes) == TANDEM_OK && make_pipelines(v, why, why_bytes);
 }
 

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "demo/integrate.h"
 #include "interop/vk/vk.h"
 #include "shaders/bench_shared.h"
 #include "tandem/vulkan.h"
@@ -30,8 +31,6 @@
     X(CmdDispatch) X(CmdPipelineBarrier) X(CmdWriteTimestamp) X(CmdResetQueryPool) X(CmdUpdateBuffer)                  \
     X(CmdCopyBuffer)
 
-enum { BENCH_EXTENSIONS = 64, BENCH_FEATURE_STRUCTS = 32, BENCH_FEATURE_BYTES = 256 };
-
 typedef struct bench_vk {
     void *library;
     PFN_vkGetInstanceProcAddr get;
@@ -44,9 +43,7 @@ typedef struct bench_vk {
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;
     char driver[VK_MAX_DRIVER_NAME_SIZE + VK_MAX_DRIVER_INFO_SIZE + 4];
-    const char *extensions[BENCH_EXTENSIONS];
-    uint32_t extension_count;
-    _Alignas(16) unsigned char features[BENCH_FEATURE_STRUCTS][BENCH_FEATURE_BYTES];
+    integration_enabled enabled; /* with the device */
     bool shader_clock; /* shaders can read the clock of the timestamps */
     td_vk *vk;         /* for clocks, and for sharing without a session */
     VkDescriptorSetLayout set_layout;
