@@ -123,6 +123,11 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
 
     if (!r)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a connection");
+    if (s->wait_bound_ns > TD_WIRE_MAX_WAIT_NS) {
+        td_logf(&s->log, TD_LOG_WARN, "desc.wait_bound_ns is %" PRIu64 ": tandemd waits 60 s at most, and so does this session",
+                s->wait_bound_ns);
+        s->wait_bound_ns = TD_WIRE_MAX_WAIT_NS;
+    }
     r->conn.fd = -1;
     r->connection = 1;
     r->backend = desc->rung == TANDEM_RUNG_CPU ? (uint32_t)TANDEM_BACKEND_CPU : desc->backend;

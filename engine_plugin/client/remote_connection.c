@@ -262,7 +262,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     m.hello.frames_in_flight = s->jobs_in_flight;
     m.hello.timing = 1;
     m.hello.job_class = s->job_class;
-    m.hello.wait_bound_ns = s->wait_bound_ns < TD_WIRE_MAX_WAIT_NS ? s->wait_bound_ns : TD_WIRE_MAX_WAIT_NS;
+    m.hello.wait_bound_ns = s->wait_bound_ns;
     td_wire_text(m.hello.name, sizeof m.hello.name, td_process_name());
     status = td_remote_ask_locked(s, &m, -1, TD_WIRE_WELCOME, &ring, why);
     welcome = m.welcome;

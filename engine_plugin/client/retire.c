@@ -121,6 +121,7 @@ static tandem_status retire_locked(tandem_session *s, uint64_t id, char *why)
     object->retired = true;
     if (kind == TD_KIND_MODEL) /* its tensors are views of it */
         ((td_model *)object)->mem->object.retired = true;
+    pthread_cond_broadcast(&s->changed); /* who waits for a point that nobody signals any more uses it */
     pthread_cond_signal(&s->reap);
     return TANDEM_OK;
 }

@@ -415,9 +415,9 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
                 status = session->broken;
                 break;
             }
-            if (found->object.closing) {
-                status = td_fail(why, sizeof why, TANDEM_ERROR_ARG,
-                                 "point.timeline is 0x%" PRIx64 ", which was destroyed", point.timeline);
+            if (found->object.closing || (found->object.retired && !comes)) {
+                status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "point.timeline is 0x%" PRIx64 ", which was %s", point.timeline,
+                                 found->object.closing ? "destroyed" : "retired, and no job signals the point");
                 break;
             }
             if (td_now_ns() >= until) {

@@ -19,7 +19,7 @@
  * struct_bytes, which a caller sets to its sizeof, says what it has. Of a struct that comes in, what it does not have is 0; a
  * longer one is taken if what the library does not know of it is 0, else it is UNSUPPORTED, with the offset. Of one that is
  * filled all the caller's bytes are written, zeros where the library has none, and none beyond. Arrays step by it. One that is
- * 0 was forgotten: ARG.
+ * 0, beyond 65536 or no struct's was forgotten: ARG.
  *
  * Lines go to tandem_session_desc.log. Without it they go nowhere, unless the environment says TANDEM_LOG=error, warning,
  * info or debug: then lines of that level, and of graver ones, go to stderr.
@@ -112,7 +112,7 @@ typedef struct tandem_session_desc {
     uint32_t cpu_threads;      /* most threads that CPU kernels use; 0, or more than there are: all cores */
     uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 32 */
     /* A wait point that comes later than this after tandem_submit(), and after the last job before it that is DONE, is
-     * taken for lost: the job fails. 0: 2 s */
+     * taken for lost: the job fails. 0: 2 s. With a socket at most 60 s, with a warning where more was asked for */
     uint64_t wait_bound_ns;
     uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
     uint32_t rung;             /* tandem_rung: this one or UNSUPPORTED, to compare or to work around; 0: the best; CPU
@@ -383,7 +383,8 @@ TANDEM_API tandem_status tandem_poll(tandem_session *session, tandem_ticket tick
  * Returns: OK once it has ended (the report says how); ARG; BUSY when timeout_ns has passed.
  * Owner: the caller's struct is filled.
  * Threads: any.
- * Blocks: at most timeout_ns, however long that is; UINT64_MAX: until the job has ended, which each does. */
+ * Blocks: at most timeout_ns, however long that is; UINT64_MAX: until the job has ended, which each does that
+ *         tandem_submit() took, and one of tandem_record() once its commands have run. */
 TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns,
                                      tandem_job_report *report);
 

@@ -4,6 +4,7 @@
  */
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -351,6 +352,19 @@ static void test_wait_behind_a_long_job(void **state)
     free(want);
 }
 
+/* The daemon waits a minute at most; who asks for more is told so. */
+static void test_longest_wait(void **state)
+{
+    side x;
+
+    (void)state;
+    for (uint64_t seconds = 60; seconds <= 61; seconds++) {
+        open_bounded(&x, socket_path, NULL, 0, seconds * 1000 * MS);
+        assert_int_equal(atomic_load(&x.warnings), seconds - 60);
+        close_side(&x);
+    }
+}
+
 /* While what a job reads is copied to where the daemon sees it, the job is cancelled: if that is what it ends in, it has
  * written nothing, as it has a deadline. */
 static void test_cancelled_while_copied(void **state)
@@ -399,6 +413,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_retired),
     cmocka_unit_test(test_waiters),
     cmocka_unit_test(test_wait_behind_a_long_job),
+    cmocka_unit_test(test_longest_wait),
     cmocka_unit_test(test_cancelled_while_copied),
 };
 const test_cases remote_jobs_cases = TEST_CASES(cases);

@@ -171,6 +171,10 @@ static tandem_session *open_session(const tandem_vulkan *vulkan)
 
 static void test_in(void **state)
 {
+    static union {
+        tandem_mem_desc desc;
+        uint64_t words[65544 / 8];
+    } most;
     const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU};
     const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .bytes = 4096};
     const tandem_timeline_desc timeline = {.struct_bytes = sizeof timeline, .signaller = TANDEM_SIGNALLER_SESSION};
@@ -198,6 +202,14 @@ static void test_in(void **state)
         assert_int_equal(create_mem(s, &none), TANDEM_ERROR_ARG);
         assert_non_null(strstr(why, "set it to its sizeof"));
     }
+    most.desc = (tandem_mem_desc){.struct_bytes = 65536, .bytes = 4096};
+    assert_int_equal(create_mem(s, &most.desc), TANDEM_OK);
+    most.words[8191] = 1;
+    assert_int_equal(create_mem(s, &most.desc), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "the byte at offset 65528 is 1, not 0"));
+    most.desc.struct_bytes += 8;
+    assert_int_equal(create_mem(s, &most.desc), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, "desc.struct_bytes is 65544, not"));
     tandem_session_destroy(&s);
 }
 

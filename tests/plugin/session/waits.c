@@ -90,7 +90,35 @@ static void test_as_long_as_asked(void **state)
     rig_close(&r);
 }
 
+/* A timeline that was retired rises no further than its jobs take it: who waits beyond that, for ever, learns of it. */
+static void wait_for_retired(rig *r)
+{
+    waiter w[2];
+
+    memset(w, 0, sizeof w);
+    for (int i = 0; i < 2; i++) {
+        w[i].s = r->s;
+        w[i].point = (tandem_point){new_timeline(r, i ? TANDEM_SIGNALLER_SESSION : TANDEM_SIGNALLER_ENGINE, 0), 1};
+        w[i].timeout_ns = UINT64_MAX;
+        assert_int_equal(pthread_create(&w[i].thread, NULL, wait_for_it, &w[i]), 0);
+    }
+    sleep_ns(STUCK_NS);
+    for (int i = 0; i < 2; i++) {
+        assert_false(atomic_load(&w[i].over));
+        assert_int_equal(tandem_retire(r->s, w[i].point.timeline), TANDEM_OK);
+        pthread_join(w[i].thread, NULL);
+        assert_int_equal(w[i].status, TANDEM_ERROR_ARG);
+    }
+}
+
+static void test_wait_for_retired(void **state)
+{
+    (void)state;
+    each_kind(wait_for_retired);
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_as_long_as_asked),
+    cmocka_unit_test(test_wait_for_retired),
 };
 const test_cases session_waits_cases = TEST_CASES(cases);
