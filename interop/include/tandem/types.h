@@ -383,6 +383,7 @@ typedef struct tandem_run {
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout; those
  * that are here may grow, so bytes behind an operation's struct are 0, or UNSUPPORTED. */
 typedef union tandem_operands {
+    uint64_t reserved[128];     /* first: so a job that is initialised without its op has all of it 0 */
     tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
     tandem_norm norm;           /* TANDEM_OPERATION_NORM */
     tandem_linear linear;       /* TANDEM_OPERATION_LINEAR */
@@ -391,7 +392,6 @@ typedef union tandem_operands {
     tandem_pool pool;           /* TANDEM_OPERATION_POOL */
     tandem_scatter scatter;     /* TANDEM_OPERATION_SCATTER */
     tandem_run run;             /* TANDEM_OPERATION_RUN */
-    uint64_t reserved[128];
 } tandem_operands;
 
 /* One unit of work. The session copies it: the caller may reuse it once tandem_submit() returns. */
