@@ -335,8 +335,8 @@ static void devices_are_listed(void **state)
     REFUSED(BUSY, "count is 1; there are 3 devices", tandem_devices(&count, list));
     assert_string_equal(list[0].name, "fake CUDA device 0");
     assert_int_equal(count, 3);
-    list[0].struct_bytes = 8;
-    REFUSED(ARG, "list[0].struct_bytes is 8, not", tandem_devices(&count, list));
+    list[0].struct_bytes = 4;
+    REFUSED(ARG, "list[0].struct_bytes is 4, not", tandem_devices(&count, list));
     REFUSED(ARG, "count is NULL", tandem_devices(NULL, list));
     fault_cuda(FAULT_NO_CUDA);
     list[0] = TANDEM_INIT(tandem_device);
