@@ -494,7 +494,8 @@ static void refuse_rest(rig *r)
         IMAGES(pack, ARG, "count is 0", count = 0);
         IMAGES(unpack, ARG, "count is 9", count = 9);
         IMAGES(pack, ARG, "images[1].struct_bytes is 9", p[1].struct_bytes = 9);
-        IMAGES(pack, ARG, "images[1].struct_bytes is 8, but images[0].struct_bytes 160", p[1].struct_bytes = 8);
+        IMAGES(pack, ARG, say("images[1].struct_bytes is 8, but images[0].struct_bytes %zu", sizeof(tandem_pack_image)),
+               p[1].struct_bytes = 8);
         IMAGES(pack, ARG, "images[0].reserved is 2", p[0].reserved = 2);
         IMAGES(unpack, ARG, "images[1].tensor.reserved is 3", p[1].tensor.reserved = 3);
         IMAGES(pack, ARG, "images[1].tensor.mem is 0x0", p[1].tensor.mem = 0);
