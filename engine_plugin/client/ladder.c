@@ -267,6 +267,12 @@ const td_requirement td_requirements[] = {
      .vk = EXTENSION(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME),
      .probe = probe_import,
      .lack = LACK(memory_host)},
+    {.name = VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME,
+     .buys = "memory of any device's, as a dma-buf, on the inline, copy and cpu rungs; with VK_KHR_external_memory_fd",
+     .advice = ANY_DRIVER,
+     .vk = EXTENSION(VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME),
+     .probe = probe_enabled,
+     .lack = LACK(dma_buf)},
     {.name = VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME,
      .buys = "tandem_record_pack() and _unpack(), tandem_record_pack_images() and _unpack_images(): images to tensors and "
              "back",

@@ -414,6 +414,8 @@ static void find_lacks(td_vk *vk, const td_vk_desc *desc)
         lacks->semaphore_fd = "is enabled, but the driver cannot export timeline semaphores";
     lacks->memory_host = lack_of_extension(vk, desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME,
                                            fn->GetMemoryHostPointerPropertiesEXT != NULL);
+    lacks->dma_buf = lack_of_extension(vk, desc, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME,
+                                       fn->GetMemoryFdPropertiesKHR != NULL);
     lacks->push_descriptor =
         lack_of_extension(vk, desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, fn->CmdPushDescriptorSetKHR != NULL);
     lacks->calibrated = lack_of_extension(vk, desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
@@ -429,7 +431,7 @@ static void find_lacks(td_vk *vk, const td_vk_desc *desc)
     caps->export_memory = !lacks->memory_fd;
     caps->export_timeline = caps->timeline && !lacks->semaphore_fd;
     caps->import_host = !lacks->memory_host;
-    caps->import_dma_buf = fn->GetMemoryFdPropertiesKHR != NULL;
+    caps->import_dma_buf = !lacks->dma_buf;
     caps->push_descriptor = !lacks->push_descriptor;
     caps->calibrated = !lacks->calibrated;
     caps->inline_kernels = !lacks->binary_import && !lacks->address_feature && caps->timeline && caps->computes;

@@ -29,6 +29,7 @@ typedef struct td_vk_lacks {
     const char *memory_fd;        /* VK_KHR_external_memory_fd, for OPAQUE_FD buffers */
     const char *semaphore_fd;     /* VK_KHR_external_semaphore_fd, for OPAQUE_FD timelines, where there are timelines */
     const char *memory_host;      /* VK_EXT_external_memory_host */
+    const char *dma_buf;          /* VK_EXT_external_memory_dma_buf, with VK_KHR_external_memory_fd */
     const char *push_descriptor;  /* VK_KHR_push_descriptor */
     const char *calibrated;       /* VK_EXT_calibrated_timestamps, of the device's clock and CLOCK_MONOTONIC */
     const char *binary_import;    /* VK_NVX_binary_import */

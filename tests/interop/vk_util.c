@@ -189,6 +189,9 @@ static vku_found create_device(vku *v, const vku_options *options)
     for (uint32_t i = 0; i < count; i++) {
         if (!list[i].available || left_out(options, list[i].name))
             continue;
+        if (!strcmp(list[i].name, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME) &&
+            left_out(options, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME)) /* which that builds on */
+            continue;
         if (list[i].kind == 1 && !(core && (strcmp(list[i].name, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME) == 0 ||
                                             strcmp(list[i].name, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME) == 0))) {
             v->extensions[v->extension_count++] = list[i].name;
