@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/tool/daemon.h"
-#include "engine_plugin/tool/lanes.h"
+#include "engine_plugin/tool/routes.h"
 #include "engine_plugin/tool/survey.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/target.h"
@@ -257,18 +257,18 @@ static void look_at_options(doctor *d)
 
 /* Rungs. */
 
-static bool measure(lane *l, bench_vk *v, const payload *p)
+static bool measure(route *l, bench_vk *v, const payload *p)
 {
-    lane_prepare(l, v, p);
+    route_prepare(l, v, p);
     const uint64_t begin = td_now_ns();
-    bool good = !l->why[0] && lane_single(l, v, false);
+    bool good = !l->why[0] && route_single(l, v, false);
     for (int i = 0; i < SINGLES && good && td_now_ns() - begin < RUNG_NS; i++)
-        good = lane_single(l, v, true);
+        good = route_single(l, v, true);
     return good && !l->why[0] && !l->wrong && l->round_trip.count;
 }
 
 /* What of the table is missing for a rung, or what was said when it was tried. */
-static void find_missing_rung(doctor *d, const lane *l)
+static void find_missing_rung(doctor *d, const route *l)
 {
     const char *because = strstr(l->why, "): "), *why = because ? because + 3 : l->why;
     const ladder_report *ladder = ladder_of(d);
@@ -292,12 +292,12 @@ static void look_at_rungs(doctor *d)
 {
     static const struct {
         uint32_t rung;
-        lane_kind kind;
-    } rungs[] = {{TANDEM_RUNG_INLINE, LANE_RECORDED},
-                 {TANDEM_RUNG_TIMELINE, LANE_SUBMITTED},
-                 {TANDEM_RUNG_HOST, LANE_SUBMITTED},
-                 {TANDEM_RUNG_COPY, LANE_SUBMITTED},
-                 {TANDEM_RUNG_CPU, LANE_SUBMITTED}};
+        route_kind kind;
+    } rungs[] = {{TANDEM_RUNG_INLINE, ROUTE_RECORDED},
+                 {TANDEM_RUNG_TIMELINE, ROUTE_SUBMITTED},
+                 {TANDEM_RUNG_HOST, ROUTE_SUBMITTED},
+                 {TANDEM_RUNG_COPY, ROUTE_SUBMITTED},
+                 {TANDEM_RUNG_CPU, ROUTE_SUBMITTED}};
     bench_vk *v = calloc(1, sizeof *v);
     char why[420] = "", job[160];
     payload p;
@@ -311,8 +311,8 @@ static void look_at_rungs(doctor *d)
     } else {
         payload_make(&p, job, "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
         for (size_t i = 0; i < sizeof rungs / sizeof *rungs; i++) {
-            lane l = {.name = tool_rung_name(rungs[i].rung), .kind = rungs[i].kind, .rung = rungs[i].rung};
-            lane_open(&l, v);
+            route l = {.name = tool_rung_name(rungs[i].rung), .kind = rungs[i].kind, .rung = rungs[i].rung};
+            route_open(&l, v);
             if (!l.why[0] && measure(&l, v, &p)) {
                 finding *f =
                     find(d, YES, l.name, "p50 %.0f us, p99 %.0f us%s", bench_median(&l.round_trip),
@@ -324,8 +324,8 @@ static void look_at_rungs(doctor *d)
             } else {
                 find_missing_rung(d, &l);
             }
-            lane_close(&l, v);
-            lane_free_series(&l);
+            route_close(&l, v);
+            route_free_series(&l);
         }
     }
     if (v)

@@ -136,7 +136,7 @@ const char *const tool_bench_help =
     "  linear     the same of linear layers, beside cuBLASLt's\n"
     "  daemon     what it costs to compute in tandemd instead, and how it shares the device\n"
     "\n"
-    "Exit status 1, too, if a lane or a kernel that is there failed, if a result was wrong, or if nothing\n"
+    "Exit status 1, too, if a route or a kernel that is there failed, if a result was wrong, or if nothing\n"
     "was measured.\n";
 
 const char *const tool_bench_handover_help =
@@ -169,7 +169,7 @@ const char *const tool_bench_handover_help =
     "  --json F          everything as JSON, with least and most\n"
     "  --payloads LIST   of 64B, 256K, 8M, 64M, demo, with commas between them; default: all\n"
     "  --rounds N        1 to 1000; default 7\n"
-    "  --round-ms N      about how long a lane's single frames take in a round, and its frames in flight;\n"
+    "  --round-ms N      about how long a route's single frames take in a round, and its frames in flight;\n"
     "                    1 to 10000; default 30\n"
     "  --no-waiting      not how late the host learns\n"
     "  --quick           2 rounds of 10 ms\n"

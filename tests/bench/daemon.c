@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The hand-over is that of `tandem bench handover`, on the same lanes: one in this process and one through the daemon,
- * in turn. The clients are processes of their own, this program again, each with a lane; what they do is told and
+ * The hand-over is that of `tandem bench handover`, on the same routes: one in this process and one through the daemon,
+ * in turn. The clients are processes of their own, this program again, each with a route; what they do is told and
  * counted in memory that all of them map.
  */
 #define _GNU_SOURCE
@@ -22,11 +22,11 @@
 #include <unistd.h>
 
 #include "engine_plugin/tool/daemon.h"
-#include "engine_plugin/tool/lanes.h"
+#include "engine_plugin/tool/routes.h"
 #include "tests/bench/bench.h"
 
 enum { CLIENTS = 8, MOST_WAITS = 8192, FRAMES_PER_S = 60, START_S = 90 };
-enum { HERE, THERE, LANES };
+enum { HERE, THERE, ROUTES };
 
 /* A kind of client. */
 typedef struct plan {
@@ -58,7 +58,7 @@ typedef struct outcome {
 
 typedef struct bench {
     bench_vk vk;
-    lane lanes[LANES];
+    route routes[ROUTES];
     tool_daemon daemon;
     char folder[64], socket[TD_CONN_PATH_BYTES], config[96], log[96];
     pid_t process; /* a daemon of our own, or 0 */
@@ -77,14 +77,14 @@ typedef struct client {
     table *table;
     seat *seat;
     bench_vk vk;
-    lane lane;
+    route route;
     uint64_t left; /* jobs until the next frame that is checked */
 } client;
 
 static bool goes_on(void *user)
 {
     client *c = user;
-    c->seat->frames = c->lane.frames;
+    c->seat->frames = c->route.frames;
     return !c->table->stop && c->left && c->left--;
 }
 
@@ -95,9 +95,9 @@ static bool run_fast(client *c)
     bool good = true;
     while (good && !c->table->stop) {
         c->left = JOBS;
-        good = lane_jobs(&c->lane, LANE_SLOTS, goes_on, c);
-        for (int i = 0; i < LANE_SLOTS && good; i++)
-            good = lane_single(&c->lane, &c->vk, false);
+        good = route_jobs(&c->route, ROUTE_SLOTS, goes_on, c);
+        for (int i = 0; i < ROUTE_SLOTS && good; i++)
+            good = route_single(&c->route, &c->vk, false);
     }
     return good;
 }
@@ -106,22 +106,22 @@ static bool run_fast(client *c)
 static bool run_paced(client *c)
 {
     const uint64_t period = (uint64_t)(1e9 / c->seat->plan.hz);
-    const bool renders = c->lane.info.backend != TANDEM_BACKEND_CPU;
+    const bool renders = c->route.info.backend != TANDEM_BACKEND_CPU;
     uint64_t next = td_now_ns();
     bool good = true;
     while (good && !c->table->stop) {
         c->left = 1;
-        good = renders ? lane_single(&c->lane, &c->vk, false) : lane_jobs(&c->lane, 1, goes_on, c);
-        const double us = lane_waited_us(&c->lane);
+        good = renders ? route_single(&c->route, &c->vk, false) : route_jobs(&c->route, 1, goes_on, c);
+        const double us = route_waited_us(&c->route);
         if (c->table->counts && c->seat->waits < MOST_WAITS && isfinite(us))
             c->seat->wait_us[c->seat->waits++] = us;
-        c->seat->frames = c->lane.frames;
+        c->seat->frames = c->route.frames;
         const uint64_t now = td_now_ns();
         while (next <= now)
             next += period;
         bench_sleep_ns(next - now);
     }
-    return good && lane_single(&c->lane, &c->vk, false);
+    return good && route_single(&c->route, &c->vk, false);
 }
 
 static void make_client_payload(payload *p, char text[160], const plan *made)
@@ -134,21 +134,21 @@ static void make_client_payload(payload *p, char text[160], const plan *made)
 
 static bool open_client(client *c, payload *p, char text[160])
 {
-    lane *l = &c->lane;
-    *l = (lane){.name = c->seat->plan.name,
-                .kind = LANE_SUBMITTED,
+    route *l = &c->route;
+    *l = (route){.name = c->seat->plan.name,
+                .kind = ROUTE_SUBMITTED,
                 .socket = c->table->socket,
                 .job_class = c->seat->plan.job_class,
                 .job_first = true};
     if (!bench_vk_open(&c->vk, l->why, sizeof l->why))
         return false;
-    lane_open(l, &c->vk);
+    route_open(l, &c->vk);
     make_client_payload(p, text, &c->seat->plan);
     if (l->why[0])
         return false;
-    lane_prepare(l, &c->vk, p);
-    for (int i = 0; i < LANE_SLOTS; i++)
-        if (l->why[0] || !lane_single(l, &c->vk, false))
+    route_prepare(l, &c->vk, p);
+    for (int i = 0; i < ROUTE_SLOTS; i++)
+        if (l->why[0] || !route_single(l, &c->vk, false))
             return false;
     return true;
 }
@@ -170,8 +170,8 @@ static int be_client(int fd, uint64_t index)
     if (good)
         good = c.seat->plan.hz > 0 ? run_paced(&c) : run_fast(&c);
     if (!good)
-        snprintf(c.seat->why, sizeof c.seat->why, "%s", c.lane.why[0] ? c.lane.why : "a frame failed");
-    lane_close(&c.lane, &c.vk);
+        snprintf(c.seat->why, sizeof c.seat->why, "%s", c.route.why[0] ? c.route.why : "a frame failed");
+    route_close(&c.route, &c.vk);
     bench_vk_close(&c.vk);
     return good ? TOOL_OK : TOOL_FAILED;
 }
@@ -374,23 +374,23 @@ static bool run_group(bench *b, const plan *const plans[], uint32_t count, doubl
 
 /* The parts of the report. */
 
-static json_t *lane_report(const lane *l)
+static json_t *route_report(const route *l)
 {
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "lane", l->name, "why", l->why, "round_trip_us",
                      bench_json(&l->round_trip), "in_flight_us", bench_json(&l->in_flight), "cpu_us",
                      bench_json(&l->cpu), "job_us", bench_json(&l->job));
 }
 
-/* One payload on both lanes. False: a lane broke, or its data were wrong. */
+/* One payload on both routes. False: a route broke, or its data were wrong. */
 static bool hand_over(bench *b, const payload *p, json_t *list)
 {
     bool good = true;
-    lanes_measure(b->lanes, LANES, &b->vk, p, b->rounds, b->round_ms);
+    routes_measure(b->routes, ROUTES, &b->vk, p, b->rounds, b->round_ms);
     printf("\n%s: %s\n  %-22s %9s %9s %11s %9s %9s\n", p->name, p->job, "us", "round p50", "p99", "3 in flight",
            "CPU calls", "job");
-    json_t *lanes = json_array();
-    for (int i = 0; i < LANES; i++) {
-        const lane *l = &b->lanes[i];
+    json_t *routes = json_array();
+    for (int i = 0; i < ROUTES; i++) {
+        const route *l = &b->routes[i];
         if (l->why[0])
             printf("  %-22s - %s\n", l->name, l->why);
         else
@@ -399,9 +399,9 @@ static bool hand_over(bench *b, const payload *p, json_t *list)
                    bench_median(&l->job));
         good = good && !l->why[0] && !l->wrong;
         b->measured += l->round_trip.count;
-        json_array_append_new(lanes, lane_report(l));
+        json_array_append_new(routes, route_report(l));
     }
-    json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "payload", p->name, "job", p->job, "lanes", lanes));
+    json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "payload", p->name, "job", p->job, "lanes", routes));
     return good;
 }
 
@@ -411,7 +411,7 @@ static bool hand_overs(bench *b, json_t *report)
     static char empty_job[160], bulk_job[160];
     const uint64_t bytes = b->is_cpu ? 256 << 10 : 8 << 20;
     json_t *list = json_array();
-    const lane *here = &b->lanes[HERE], *there = &b->lanes[THERE];
+    const route *here = &b->routes[HERE], *there = &b->routes[THERE];
     payload_make(&empty, empty_job, "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
     payload_make(&bulk, bulk_job, b->is_cpu ? "256 KiB" : "8 MiB", PAYLOAD_GATHER, bytes, 1,
                  (uint32_t)(bytes / BENCH_ROW_BYTES / 4096), 1, 32, TANDEM_PRECISION_F16, 1);
@@ -425,8 +425,8 @@ static bool hand_overs(bench *b, json_t *report)
     bench_expect(&b->targets, good ? ratio : NAN, true, 0.88, "throughput through tandemd by that in process, %s",
                  bulk.name);
     json_object_set_new(report, "handover", list);
-    for (int i = 0; i < LANES; i++)
-        lane_free_series(&b->lanes[i]);
+    for (int i = 0; i < ROUTES; i++)
+        route_free_series(&b->routes[i]);
     return good;
 }
 
@@ -499,13 +499,13 @@ static bool unequal(bench *b, json_t *report, char *why, size_t why_bytes)
 static int run(bench *b, const char *json)
 {
     char why[420] = "";
-    lane *here = &b->lanes[HERE], *there = &b->lanes[THERE];
-    *here = (lane){.name = "in this process", .kind = LANE_SUBMITTED};
-    *there = (lane){.name = "through tandemd", .kind = LANE_SUBMITTED, .socket = b->socket, .job_first = true};
-    lane_open(there, &b->vk);
+    route *here = &b->routes[HERE], *there = &b->routes[THERE];
+    *here = (route){.name = "in this process", .kind = ROUTE_SUBMITTED};
+    *there = (route){.name = "through tandemd", .kind = ROUTE_SUBMITTED, .socket = b->socket, .job_first = true};
+    route_open(there, &b->vk);
     here->rung = there->rung;
     if (!there->why[0])
-        lane_open(here, &b->vk);
+        route_open(here, &b->vk);
     if (there->why[0] || here->why[0])
         return tool_fail("bench daemon", "%s: %s", there->why[0] ? there->name : here->name,
                          there->why[0] ? there->why : here->why);
@@ -516,9 +516,9 @@ static int run(bench *b, const char *json)
     json_object_set_new(report, "rounds", json_integer(b->rounds));
     bool good = hand_overs(b, report);
     if (!good)
-        snprintf(why, sizeof why, "a lane broke, or computed something wrong");
-    lane_close(there, &b->vk);
-    lane_close(here, &b->vk);
+        snprintf(why, sizeof why, "a route broke, or computed something wrong");
+    route_close(there, &b->vk);
+    route_close(here, &b->vk);
     bench_vk_close(&b->vk); /* clients measure without it */
     b->vk = (bench_vk){0};
     good = good && unequal(b, report, why, sizeof why);

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * All lanes take turns, round after round, each with single frames and then with three in flight. What a lane computes
+ * All routes take turns, round after round, each with single frames and then with three in flight. What a route computes
  * is checked in every frame, by the Vulkan work behind it.
  */
 #include <inttypes.h>
@@ -11,15 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/tool/lanes.h"
 #include "engine_plugin/tool/nvml.h"
+#include "engine_plugin/tool/routes.h"
 #include "kernels/builder.h"
 #include "shaders/filter_shared.h"
 #include "tests/bench/small.h"
 
-enum { LANES = 10, PAYLOADS = 5, LAUNCHES = 20 };
+enum { ROUTES = 10, PAYLOADS = 5, LAUNCHES = 20 };
 
-/* What a lane did on a payload. */
+/* What a route did on a payload. */
 typedef struct figures {
     char why[320];
     bench_series gap_in, gap_out, round_trip, in_flight, cpu, process_cpu, job, between;
@@ -28,39 +28,39 @@ typedef struct figures {
 
 typedef struct handover {
     bench_vk vk;
-    lane lanes[LANES];
-    figures figures[PAYLOADS][LANES];
+    route routes[ROUTES];
+    figures figures[PAYLOADS][ROUTES];
     figures enqueue[3]; /* `cpu` of stream, graph, recorded */
     payload payloads[PAYLOADS];
     char jobs[PAYLOADS][160];
     bench_targets targets;
     bench_nvml *nvml;
     uint32_t rounds, wanted; /* wanted: payloads, one bit each */
-    double round_ms; /* that a lane may take for single frames in a round, and for frames in flight */
+    double round_ms; /* that a route may take for single frames in a round, and for frames in flight */
     bool is_cpu, strict;
 } handover;
 
 enum { VULKAN, CHAIN, PROBE, CUDA, RECORDED, INLINE, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
 
-static void make_lanes(handover *h)
+static void make_routes(handover *h)
 {
     static const struct {
         const char *name;
-        lane_kind kind;
+        route_kind kind;
         uint32_t rung;
-    } table[LANES] = {[VULKAN] = {"floor: Vulkan alone", LANE_VULKAN, 0},
-                      [CHAIN] = {"floor: in 3 submits", LANE_CHAIN, 0},
-                      [PROBE] = {"floor: bare timelines", LANE_PROBE, 0},
-                      [CUDA] = {"floor: CUDA alone", LANE_CUDA, 0}, /* on the buffers of the one before */
-                      [RECORDED] = {"inline, recorded", LANE_RECORDED, TANDEM_RUNG_INLINE},
-                      [INLINE] = {"inline, submitted", LANE_SUBMITTED, TANDEM_RUNG_INLINE},
-                      [TIMELINE] = {"timeline", LANE_SUBMITTED, TANDEM_RUNG_TIMELINE},
-                      [RUNG_HOST] = {"host", LANE_SUBMITTED, TANDEM_RUNG_HOST},
-                      [RUNG_COPY] = {"copy", LANE_SUBMITTED, TANDEM_RUNG_COPY},
-                      [RUNG_CPU] = {"cpu", LANE_SUBMITTED, TANDEM_RUNG_CPU}};
-    for (int i = 0; i < LANES; i++)
-        h->lanes[i] = (lane){.name = table[i].name, .kind = table[i].kind, .rung = table[i].rung,
-                             .probe = &h->lanes[PROBE]};
+    } table[ROUTES] = {[VULKAN] = {"floor: Vulkan alone", ROUTE_VULKAN, 0},
+                      [CHAIN] = {"floor: in 3 submits", ROUTE_CHAIN, 0},
+                      [PROBE] = {"floor: bare timelines", ROUTE_PROBE, 0},
+                      [CUDA] = {"floor: CUDA alone", ROUTE_CUDA, 0}, /* on the buffers of the one before */
+                      [RECORDED] = {"inline, recorded", ROUTE_RECORDED, TANDEM_RUNG_INLINE},
+                      [INLINE] = {"inline, submitted", ROUTE_SUBMITTED, TANDEM_RUNG_INLINE},
+                      [TIMELINE] = {"timeline", ROUTE_SUBMITTED, TANDEM_RUNG_TIMELINE},
+                      [RUNG_HOST] = {"host", ROUTE_SUBMITTED, TANDEM_RUNG_HOST},
+                      [RUNG_COPY] = {"copy", ROUTE_SUBMITTED, TANDEM_RUNG_COPY},
+                      [RUNG_CPU] = {"cpu", ROUTE_SUBMITTED, TANDEM_RUNG_CPU}};
+    for (int i = 0; i < ROUTES; i++)
+        h->routes[i] = (route){.name = table[i].name, .kind = table[i].kind, .rung = table[i].rung,
+                             .probe = &h->routes[PROBE]};
 }
 
 static void make_payloads(handover *h)
@@ -82,8 +82,8 @@ static void make_payloads(handover *h)
                  TD_FILTER_SCALE);
 }
 
-/* Takes what a lane has measured, and leaves it empty. */
-static void take_figures(lane *l, figures *f)
+/* Takes what a route has measured, and leaves it empty. */
+static void take_figures(route *l, figures *f)
 {
     *f = (figures){.gap_in = l->gap_in, .gap_out = l->gap_out, .round_trip = l->round_trip, .in_flight = l->in_flight,
                    .cpu = l->cpu, .process_cpu = l->process_cpu, .job = l->job, .between = l->between,
@@ -95,9 +95,9 @@ static void take_figures(lane *l, figures *f)
 
 static void measure(handover *h, uint32_t payload_index)
 {
-    lanes_measure(h->lanes, LANES, &h->vk, &h->payloads[payload_index], h->rounds, h->round_ms);
-    for (int i = 0; i < LANES; i++)
-        take_figures(&h->lanes[i], &h->figures[payload_index][i]);
+    routes_measure(h->routes, ROUTES, &h->vk, &h->payloads[payload_index], h->rounds, h->round_ms);
+    for (int i = 0; i < ROUTES; i++)
+        take_figures(&h->routes[i], &h->figures[payload_index][i]);
 }
 
 static const char *cell(const bench_series *s, double p, char text[16])
@@ -123,13 +123,13 @@ static void print_payload(handover *h, uint32_t index)
     printf("\n%s: %s\n", h->payloads[index].name, h->payloads[index].job);
     printf("  %-22s %9s %9s %9s %9s %11s %9s %9s\n", "us", "gap in", "gap out", "round p50", "p99", "3 in flight",
            "CPU calls", "job");
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < ROUTES; i++) {
         const figures *f = &h->figures[index][i];
         if (!f->round_trip.count) {
-            printf("  %-22s - %s\n", h->lanes[i].name, reason(f->why));
+            printf("  %-22s - %s\n", h->routes[i].name, reason(f->why));
             continue;
         }
-        printf("  %-22s %9s %9s %9s %9s %11s %9s %9s%s\n", h->lanes[i].name, cell(&f->gap_in, 0.5, a[0]),
+        printf("  %-22s %9s %9s %9s %9s %11s %9s %9s%s\n", h->routes[i].name, cell(&f->gap_in, 0.5, a[0]),
                cell(&f->gap_out, 0.5, a[1]), cell(&f->round_trip, 0.5, a[2]), cell(&f->round_trip, 0.99, a[3]),
                cell(&f->in_flight, 0.5, a[4]), cell(&f->cpu, 0.5, a[5]), cell(&f->job, 0.5, a[6]),
                f->wrong ? " WRONG" : "");
@@ -137,7 +137,7 @@ static void print_payload(handover *h, uint32_t index)
     fflush(stdout);
 }
 
-static json_t *lane_json(const lane *l, const figures *f)
+static json_t *route_json(const route *l, const figures *f)
 {
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "lane", l->name, "rung",
                      l->rung ? json_string(tool_rung_name(l->rung)) : json_null(), "gap_in_us", bench_json(&f->gap_in),
@@ -168,7 +168,7 @@ static void expect(handover *h, uint32_t index)
     if (h->is_cpu)
         return;
     for (int i = RECORDED; i <= INLINE; i++) {
-        const char *name = h->lanes[i].name;
+        const char *name = h->routes[i].name;
         if (p->kind == PAYLOAD_ATTENTION && i == RECORDED) {
             bench_expect(&h->targets, bench_median(&of[i].gap_in), false, 2, "%s, %s: gap in, us", name, p->name);
             bench_expect(&h->targets, bench_median(&of[i].gap_out), false, 2, "%s, %s: gap out, us", name, p->name);
@@ -177,7 +177,7 @@ static void expect(handover *h, uint32_t index)
                      "%s, %s: 3 in flight, throughput by all-Vulkan's", name, p->name);
     }
     bench_expect(&h->targets, vulkan_floor(&of[CHAIN], &of[INLINE]) / bench_median(&of[INLINE].in_flight), true, 0.95,
-                 "%s, %s: 3 in flight, throughput by all-Vulkan's in three submits", h->lanes[INLINE].name, p->name);
+                 "%s, %s: 3 in flight, throughput by all-Vulkan's in three submits", h->routes[INLINE].name, p->name);
     bench_expect(&h->targets,
                  bench_median(&timeline->gap_in) + bench_median(&timeline->gap_out) - bench_median(&probe->gap_in) -
                      bench_median(&probe->gap_out),
@@ -189,16 +189,16 @@ static void expect(handover *h, uint32_t index)
 static json_t *waiting(handover *h, double seconds)
 {
     json_t *list = json_array();
-    for (int i = 0; i < LANES && seconds > 0; i++) {
-        lane *l = &h->lanes[i];
-        if (!l->session || l->why[0] || l->kind != LANE_SUBMITTED)
+    for (int i = 0; i < ROUTES && seconds > 0; i++) {
+        route *l = &h->routes[i];
+        if (!l->session || l->why[0] || l->kind != ROUTE_SUBMITTED)
             continue;
-        lane_prepare(l, &h->vk, &h->payloads[0]);
+        route_prepare(l, &h->vk, &h->payloads[0]);
         for (int by_fd = 0; by_fd < 2 && !l->why[0]; by_fd++) {
             const char *how = by_fd ? "tandem_point_fd" : "tandem_point_wait";
             bench_series us = {0};
             double core = NAN;
-            const bool good = lane_waiting(l, &h->vk, by_fd, seconds, &us, &core);
+            const bool good = route_waiting(l, &h->vk, by_fd, seconds, &us, &core);
             if (good) {
                 bench_expect(&h->targets, bench_median(&us), false, 60, "%s, %s: p50 us", l->name, how);
                 bench_expect(&h->targets, bench_at(&us, 0.99), false, 150, "%s, %s: p99 us", l->name, how);
@@ -209,7 +209,7 @@ static json_t *waiting(handover *h, double seconds)
                                                   "not_measured", l->why));
             bench_free(&us);
         }
-        lane_unprepare(l, &h->vk);
+        route_unprepare(l, &h->vk);
     }
     return list;
 }
@@ -258,7 +258,7 @@ static void wait_completed(td_stream *stream, uint64_t sequence)
 }
 
 /* CPU time of one enqueue, with a wait that is over and a signal whose values rise. */
-static void time_enqueue(lane *probe, td_stream *stream, const td_plan *plan, td_cu_mem *mem, bench_series *us,
+static void time_enqueue(route *probe, td_stream *stream, const td_plan *plan, td_cu_mem *mem, bench_series *us,
                          char *why, size_t why_bytes)
 {
     enum { TIMES = 200 };
@@ -268,13 +268,13 @@ static void time_enqueue(lane *probe, td_stream *stream, const td_plan *plan, td
         const td_stream_point wait = {&probe->cu_engine, probe->engine, probe->engine_value};
         const td_stream_point signal = {&probe->cu_done, probe->done, ++probe->done_value};
         const td_stream_submit submit = {.plan = plan, .views = views, .scratch = mem->address, .wait = &wait,
-                                         .signal = &signal, .slot = i % LANE_SLOTS, .label = "bench"};
+                                         .signal = &signal, .slot = i % ROUTE_SLOTS, .label = "bench"};
         uint64_t sequence = 0;
         bool signalled;
         const uint64_t begin = bench_thread_cpu_ns();
         if (td_stream_enqueue(stream, &submit, &sequence, &signalled, why, why_bytes) != TANDEM_OK)
             return;
-        if (i >= 2 * LANE_SLOTS)
+        if (i >= 2 * ROUTE_SLOTS)
             bench_add(us, 1e-3 * (double)(bench_thread_cpu_ns() - begin));
         wait_completed(stream, sequence);
     }
@@ -319,7 +319,7 @@ enum { BY_STREAM, BY_GRAPH, BY_RECORDING };
 static void enqueue_recorded(handover *h)
 {
     figures *f = &h->enqueue[BY_RECORDING];
-    const lane *l = &h->lanes[RECORDED];
+    const route *l = &h->routes[RECORDED];
     td_plan plan = {0};
     memcpy(f->why, l->why, sizeof f->why);
     if (!l->why[0] && make_long_plan(l->info.sm, &plan, f->why, sizeof f->why))
@@ -329,7 +329,7 @@ static void enqueue_recorded(handover *h)
 
 static void enqueue_on_cuda(handover *h)
 {
-    lane *probe = &h->lanes[PROBE];
+    route *probe = &h->routes[PROBE];
     figures *stream = &h->enqueue[BY_STREAM], *graph = &h->enqueue[BY_GRAPH];
     td_plan made = {0}, *plan = &made;
     td_stream *graphs = NULL;
@@ -378,7 +378,7 @@ static int run(handover *h, const char *json, double seconds)
 {
     uint64_t wrong = 0, measured = 0;
     uint32_t broken = 0;
-    bool opened[LANES];
+    bool opened[ROUTES];
     json_t *list = json_array();
     char driver[768];
     const td_vk_caps *caps = td_vk_get_caps(h->vk.vk);
@@ -386,9 +386,9 @@ static int run(handover *h, const char *json, double seconds)
     snprintf(driver, sizeof driver, "%.700s", h->vk.driver);
     printf("%s, %s, consumer's begin by %s\n", h->vk.properties.deviceName, driver,
            h->vk.shader_clock ? "the shader's clock" : "timestamp");
-    for (int i = 0; i < LANES; i++) {
-        lane_open(&h->lanes[i], &h->vk);
-        opened[i] = !h->lanes[i].why[0];
+    for (int i = 0; i < ROUTES; i++) {
+        route_open(&h->routes[i], &h->vk);
+        opened[i] = !h->routes[i].why[0];
     }
     opened[CUDA] = opened[PROBE]; /* whose buffers it uses */
     for (uint32_t i = 0; i < PAYLOADS; i++) {
@@ -398,15 +398,15 @@ static int run(handover *h, const char *json, double seconds)
         measure(h, i);
         print_payload(h, i);
         expect(h, i);
-        json_t *lanes = json_array();
-        for (int l = 0; l < LANES; l++) {
+        json_t *routes = json_array();
+        for (int l = 0; l < ROUTES; l++) {
             figures *f = &h->figures[i][l];
-            json_array_append_new(lanes, lane_json(&h->lanes[l], f));
+            json_array_append_new(routes, route_json(&h->routes[l], f));
             wrong += f->wrong;
             measured += f->round_trip.count;
             /* A rung that is not there is no failure; one that is there and broke is. */
             if (opened[l] && f->why[0]) {
-                printf("%s: %s\n", h->lanes[l].name, f->why);
+                printf("%s: %s\n", h->routes[l].name, f->why);
                 broken++;
             }
             bench_series *const all[] = {&f->gap_in, &f->gap_out,     &f->round_trip, &f->in_flight,
@@ -415,7 +415,7 @@ static int run(handover *h, const char *json, double seconds)
                 bench_free(all[j]);
         }
         json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:o}", "payload", p->name, "job", p->job, "bytes",
-                                              (json_int_t)p->bytes, "lanes", lanes));
+                                              (json_int_t)p->bytes, "lanes", routes));
     }
     const bench_power power = bench_nvml_read(h->nvml);
     json_t *waits = waiting(h, seconds);
@@ -443,12 +443,12 @@ static int run(handover *h, const char *json, double seconds)
     json_object_set_new(report, "enqueue", enqueues);
     json_object_set_new(report, "targets", bench_targets_json(&h->targets));
     json_object_set_new(report, "missed", json_integer(missed));
-    for (int i = LANES; i-- > 0;)
-        lane_close(&h->lanes[i], &h->vk);
+    for (int i = ROUTES; i-- > 0;)
+        route_close(&h->routes[i], &h->vk);
     bench_nvml_close(h->nvml);
     const int saved = bench_save(report, json);
     if (wrong || broken)
-        return tool_fail("bench handover", "%" PRIu64 " frames were wrong, %u lanes broke", wrong, (unsigned)broken);
+        return tool_fail("bench handover", "%" PRIu64 " frames were wrong, %u routes broke", wrong, (unsigned)broken);
     return saved ? saved : bench_status("bench handover", measured, missed, h->strict);
 }
 
@@ -496,7 +496,7 @@ int bench_handover(int argc, char **argv)
         result = tool_fail("bench handover", "%s", why);
     if (!result) {
         h->is_cpu = h->vk.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
-        make_lanes(h);
+        make_routes(h);
         make_payloads(h);
         result = run(h, json, no_waits ? 0 : quick ? 0.25 : 1.5);
     }

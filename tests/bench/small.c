@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/tool/lanes.h"
+#include "engine_plugin/tool/routes.h"
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 

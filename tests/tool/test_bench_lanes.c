@@ -1,4 +1,4 @@
-/* The benches' lanes beside a session that is full for a moment, as one through a daemon is whose word comes late; and which
+/* The benches' routes beside a session that is full for a moment, as one through a daemon is whose word comes late; and which
  * processors the bench of a small job takes.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -14,11 +14,11 @@
 
 #include <cmocka.h>
 
-#include "engine_plugin/tool/lanes.h"
+#include "engine_plugin/tool/routes.h"
 #include "tests/bench/small.h"
 
 static bench_vk vk;
-static lane one;
+static route one;
 static payload made;
 static char shape[160];
 static tandem_ticket given[64], waited;
@@ -51,30 +51,30 @@ tandem_status __wrap_tandem_wait(tandem_session *session, tandem_ticket ticket, 
     return __real_tandem_wait(session, ticket, timeout_ns, report);
 }
 
-static int open_lane(void **state)
+static int open_route(void **state)
 {
     char why[300] = "";
 
     (void)state;
     vk = (bench_vk){0};
-    one = (lane){.name = "one", .kind = LANE_SUBMITTED, .job_first = true, .rung = TANDEM_RUNG_CPU};
+    one = (route){.name = "one", .kind = ROUTE_SUBMITTED, .job_first = true, .rung = TANDEM_RUNG_CPU};
     if (!bench_vk_open(&vk, why, sizeof why)) {
         print_message("no Vulkan: %s\n", why);
         return 1;
     }
-    lane_open(&one, &vk);
+    route_open(&one, &vk);
     payload_make(&made, shape, "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
     if (!one.why[0])
-        lane_prepare(&one, &vk, &made);
+        route_prepare(&one, &vk, &made);
     if (one.why[0])
         print_message("%s\n", one.why);
     return one.why[0] != 0;
 }
 
-static int close_lane(void **state)
+static int close_route(void **state)
 {
     (void)state;
-    lane_close(&one, &vk);
+    route_close(&one, &vk);
     bench_vk_close(&vk);
     return 0;
 }
@@ -91,15 +91,15 @@ static void full_for_a_moment(void **state)
 {
     (void)state;
     is_full(0, 0);
-    assert_true(lane_pipelined(&one, &vk, 2 * LANE_SLOTS));
-    for (unsigned at = 1; at <= LANE_SLOTS; at++) {
-        const tandem_ticket expected = given[LANE_SLOTS - at];
+    assert_true(route_pipelined(&one, &vk, 2 * ROUTE_SLOTS));
+    for (unsigned at = 1; at <= ROUTE_SLOTS; at++) {
+        const tandem_ticket expected = given[ROUTE_SLOTS - at];
 
         is_full(at, 1);
         waited = 0;
-        if (!lane_pipelined(&one, &vk, LANE_SLOTS))
+        if (!route_pipelined(&one, &vk, ROUTE_SLOTS))
             fail_msg("try %u: %s", at, one.why);
-        assert_int_equal(tries, LANE_SLOTS + 1);
+        assert_int_equal(tries, ROUTE_SLOTS + 1);
         assert_int_equal(waited, expected);
     }
     assert_int_equal(one.wrong, 0);
@@ -109,9 +109,9 @@ static void full_for_good(void **state)
 {
     (void)state;
     is_full(0, 0);
-    assert_true(lane_pipelined(&one, &vk, LANE_SLOTS));
+    assert_true(route_pipelined(&one, &vk, ROUTE_SLOTS));
     is_full(2, 1000);
-    assert_false(lane_pipelined(&one, &vk, LANE_SLOTS));
+    assert_false(route_pipelined(&one, &vk, ROUTE_SLOTS));
     assert_int_equal(tries, 3);
     assert_non_null(strstr(one.why, "tandem_submit"));
 }
@@ -165,8 +165,8 @@ static void cores_are_cores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(full_for_a_moment, open_lane, close_lane),
-        cmocka_unit_test_setup_teardown(full_for_good, open_lane, close_lane),
+        cmocka_unit_test_setup_teardown(full_for_a_moment, open_route, close_route),
+        cmocka_unit_test_setup_teardown(full_for_good, open_route, close_route),
         cmocka_unit_test(cores_are_cores),
     };
 

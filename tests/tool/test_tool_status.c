@@ -62,7 +62,7 @@ static int run(char **argv, char said[2000])
     return status;
 }
 
-static void a_lane_that_breaks_fails_the_bench(void **state)
+static void a_route_that_breaks_fails_the_bench(void **state)
 {
     char *argv[] = {"tandem", "bench", "handover", "--payloads", "64B", "--rounds", "1", "--round-ms", "1", "--quick",
                     "--no-waiting", NULL};
@@ -74,7 +74,7 @@ static void a_lane_that_breaks_fails_the_bench(void **state)
     accepts = 0;
     assert_int_equal(run(argv, said), TOOL_FAILED);
     accepts = UINT64_MAX;
-    assert_non_null(strstr(said, "lanes broke"));
+    assert_non_null(strstr(said, "routes broke"));
 }
 
 static void shapes_without_memory_fail_the_bench(void **state)
@@ -222,7 +222,7 @@ static void a_kernel_that_fails_fails_tune(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_lane_that_breaks_fails_the_bench),
+        cmocka_unit_test(a_route_that_breaks_fails_the_bench),
         cmocka_unit_test(shapes_without_memory_fail_the_bench),
         cmocka_unit_test(units_that_differ_fail_the_probe),
         cmocka_unit_test(a_client_that_fails_fails_the_bench),

@@ -8,7 +8,7 @@
  * begin and end come from its report, which has them on CLOCK_MONOTONIC: they go back to the GPU's clock by the offset
  * that the session's stream used, where that clock is also the one of Vulkan's timestamps; else by a pair of readings.
  */
-#include "engine_plugin/tool/lanes.h"
+#include "engine_plugin/tool/routes.h"
 
 #include <math.h>
 #include <poll.h>
@@ -93,7 +93,7 @@ void payload_make(payload *p, char text[160], const char *name, payload_kind kin
              (unsigned)q_len, (unsigned)kv_len);
 }
 
-static bool broken(lane *l, tandem_status status, const char *what)
+static bool broken(route *l, tandem_status status, const char *what)
 {
     char text[240] = "";
     if (l->session)
@@ -102,17 +102,17 @@ static bool broken(lane *l, tandem_status status, const char *what)
     return false;
 }
 
-static bool ok(lane *l, tandem_status status, const char *what)
+static bool ok(route *l, tandem_status status, const char *what)
 {
     return status == TANDEM_OK || broken(l, status, what);
 }
 
-static void open_session(lane *l, bench_vk *v)
+static void open_session(route *l, bench_vk *v)
 {
     tandem_vulkan engine = bench_vk_engine(v);
     const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
                                                  .vulkan = &engine,
-                                                 .frames_in_flight = 2 * LANE_SLOTS,
+                                                 .frames_in_flight = 2 * ROUTE_SLOTS,
                                                  .wait_bound_ns = WAIT_NS,
                                                  .timing = 1,
                                                  .rung = l->socket ? 0 : l->rung,
@@ -124,7 +124,7 @@ static void open_session(lane *l, bench_vk *v)
                                                          .signaller = TANDEM_SIGNALLER_ENGINE);
     const tandem_timeline_desc from_session = TANDEM_INIT(tandem_timeline_desc,
                                                           .signaller = TANDEM_SIGNALLER_SESSION);
-    if (l->kind == LANE_RECORDED)
+    if (l->kind == ROUTE_RECORDED)
         engine.get_instance_proc_addr = record_stamps_wrap(engine.get_instance_proc_addr);
     const tandem_status status = tandem_session_create(&desc, &l->session);
     if (status != TANDEM_OK) {
@@ -143,14 +143,14 @@ static void open_session(lane *l, bench_vk *v)
                 tool_rung_name(l->info.rung));
         return;
     }
-    if (l->kind == LANE_SUBMITTED &&
+    if (l->kind == ROUTE_SUBMITTED &&
         ok(l, tandem_timeline_create(l->session, &from_engine, &l->engine_timeline), "a timeline") &&
         ok(l, tandem_timeline_create(l->session, &from_session, &l->session_timeline), "a timeline") &&
         ok(l, tandem_timeline_get_vulkan(l->session, l->engine_timeline, &l->engine), "a semaphore"))
         ok(l, tandem_timeline_get_vulkan(l->session, l->session_timeline, &l->done), "a semaphore");
 }
 
-static bool share_timeline(lane *l, bench_vk *v, VkSemaphore *semaphore, td_cu_timeline *cu)
+static bool share_timeline(route *l, bench_vk *v, VkSemaphore *semaphore, td_cu_timeline *cu)
 {
     int fd = -1;
     const bool good = td_vk_timeline_create(v->vk, 0, true, semaphore, l->why, sizeof l->why) == TANDEM_OK &&
@@ -160,7 +160,7 @@ static bool share_timeline(lane *l, bench_vk *v, VkSemaphore *semaphore, td_cu_t
     return good;
 }
 
-static void open_probe(lane *l, bench_vk *v)
+static void open_probe(route *l, bench_vk *v)
 {
     const td_log quiet = {0};
     const td_vk_caps *caps = td_vk_get_caps(v->vk);
@@ -173,26 +173,26 @@ static void open_probe(lane *l, bench_vk *v)
         share_timeline(l, v, &l->done, &l->cu_done);
 }
 
-void lane_open(lane *l, bench_vk *v)
+void route_open(route *l, bench_vk *v)
 {
     l->why[0] = 0;
-    if (l->kind >= LANE_RECORDED)
+    if (l->kind >= ROUTE_RECORDED)
         open_session(l, v);
-    else if (l->kind == LANE_PROBE)
+    else if (l->kind == ROUTE_PROBE)
         open_probe(l, v);
-    else if (l->kind == LANE_CHAIN &&
+    else if (l->kind == ROUTE_CHAIN &&
              td_vk_timeline_create(v->vk, 0, false, &l->engine, l->why, sizeof l->why) == TANDEM_OK)
         td_vk_timeline_create(v->vk, 0, false, &l->done, l->why, sizeof l->why);
-    else if (l->kind == LANE_CUDA)
+    else if (l->kind == ROUTE_CUDA)
         snprintf(l->why, sizeof l->why, "%s", l->probe->why);
 }
 
-void lane_close(lane *l, bench_vk *v)
+void route_close(route *l, bench_vk *v)
 {
-    lane_unprepare(l, v);
+    route_unprepare(l, v);
     if (l->session)
         tandem_session_destroy(&l->session);
-    if (l->kind == LANE_PROBE && l->device) {
+    if (l->kind == ROUTE_PROBE && l->device) {
         if (l->stream)
             td_stream_destroy(&l->stream, LOOK_NS);
         td_cu_timeline_free(l->device, &l->cu_engine);
@@ -201,7 +201,7 @@ void lane_close(lane *l, bench_vk *v)
         td_vk_timeline_destroy(v->vk, &l->done);
         td_cu_device_close(&l->device);
     }
-    if (l->kind == LANE_CHAIN) {
+    if (l->kind == ROUTE_CHAIN) {
         td_vk_timeline_destroy(v->vk, &l->engine);
         td_vk_timeline_destroy(v->vk, &l->done);
     }
@@ -211,7 +211,7 @@ void lane_close(lane *l, bench_vk *v)
         bench_free(all[i]);
 }
 
-static bool make_mem(lane *l, uint64_t bytes, tandem_mem *mem, VkBuffer *buffer)
+static bool make_mem(route *l, uint64_t bytes, tandem_mem *mem, VkBuffer *buffer)
 {
     const tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc,
                                              .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1);
@@ -223,7 +223,7 @@ static bool make_mem(lane *l, uint64_t bytes, tandem_mem *mem, VkBuffer *buffer)
     return true;
 }
 
-static bool share_mem(lane *l, bench_vk *v, uint64_t bytes, td_vk_mem *vk, td_cu_mem *cu)
+static bool share_mem(route *l, bench_vk *v, uint64_t bytes, td_vk_mem *vk, td_cu_mem *cu)
 {
     const VkBufferUsageFlags usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
                                      VK_BUFFER_USAGE_TRANSFER_DST_BIT;
@@ -236,12 +236,12 @@ static bool share_mem(lane *l, bench_vk *v, uint64_t bytes, td_vk_mem *vk, td_cu
     return good;
 }
 
-static bool is_vulkan(const lane *l)
+static bool is_vulkan(const route *l)
 {
-    return l->kind == LANE_VULKAN || l->kind == LANE_CHAIN;
+    return l->kind == ROUTE_VULKAN || l->kind == ROUTE_CHAIN;
 }
 
-static bool prepare_slot(lane *l, bench_vk *v, lane_slot *s)
+static bool prepare_slot(route *l, bench_vk *v, route_slot *s)
 {
     const payload *p = l->payload;
     VkBuffer in, out;
@@ -251,7 +251,7 @@ static bool prepare_slot(lane *l, bench_vk *v, lane_slot *s)
             return false;
         in = s->in.buffer;
         out = s->out.buffer;
-    } else if (l->kind == LANE_PROBE) {
+    } else if (l->kind == ROUTE_PROBE) {
         if (!share_mem(l, v, p->in_bytes, &s->vk_in, &s->cu_in) ||
             !share_mem(l, v, p->out_bytes, &s->vk_out, &s->cu_out) ||
             td_cu_mem_alloc(l->device, l->plan->scratch_bytes + 256, &s->scratch, l->why, sizeof l->why) != TANDEM_OK)
@@ -264,7 +264,7 @@ static bool prepare_slot(lane *l, bench_vk *v, lane_slot *s)
     return bench_slot_make(v, in, out, &s->gpu, l->why, sizeof l->why);
 }
 
-void lane_free_series(lane *l)
+void route_free_series(route *l)
 {
     bench_series *const all[] = {&l->gap_in, &l->gap_out,     &l->round_trip, &l->in_flight,
                                  &l->cpu,    &l->process_cpu, &l->job};
@@ -272,16 +272,16 @@ void lane_free_series(lane *l)
         bench_free(all[i]);
 }
 
-void lane_prepare(lane *l, bench_vk *v, const payload *p)
+void route_prepare(route *l, bench_vk *v, const payload *p)
 {
     l->payload = p;
     l->frames = l->wrong = 0;
-    lane_free_series(l);
-    if (l->kind == LANE_CUDA && !l->why[0])
+    route_free_series(l);
+    if (l->kind == ROUTE_CUDA && !l->why[0])
         snprintf(l->why, sizeof l->why, "%s", l->probe->why);
-    if (l->why[0] || l->kind == LANE_CUDA)
+    if (l->why[0] || l->kind == ROUTE_CUDA)
         return;
-    if (l->kind == LANE_PROBE) {
+    if (l->kind == ROUTE_PROBE) {
         const td_target target = td_exec_target(td_cu_device_info(l->device), true);
         td_plan *plan = td_plan_create();
         l->plan = plan;
@@ -289,18 +289,18 @@ void lane_prepare(lane *l, bench_vk *v, const payload *p)
             return;
     }
     l->has_slots = true;
-    for (uint32_t i = 0; i < LANE_SLOTS; i++)
+    for (uint32_t i = 0; i < ROUTE_SLOTS; i++)
         if (!prepare_slot(l, v, &l->slots[i]))
             return;
 }
 
-void lane_unprepare(lane *l, bench_vk *v)
+void route_unprepare(route *l, bench_vk *v)
 {
     if (!l->has_slots)
         return;
     v->DeviceWaitIdle(v->device);
-    for (uint32_t i = 0; i < LANE_SLOTS; i++) {
-        lane_slot *s = &l->slots[i];
+    for (uint32_t i = 0; i < ROUTE_SLOTS; i++) {
+        route_slot *s = &l->slots[i];
         bench_slot_free(v, &s->gpu);
         if (s->mem_in)
             tandem_mem_destroy(l->session, s->mem_in);
@@ -314,11 +314,11 @@ void lane_unprepare(lane *l, bench_vk *v)
         for (int m = 0; m < 3; m++)
             if (mems[m]->kind)
                 td_cu_mem_free(l->device, mems[m]);
-        if (l->kind == LANE_PROBE) {
+        if (l->kind == ROUTE_PROBE) {
             td_vk_mem_free(v->vk, &s->vk_in);
             td_vk_mem_free(v->vk, &s->vk_out);
         }
-        *s = (lane_slot){0};
+        *s = (route_slot){0};
     }
     td_plan_drop(&l->plan);
     l->has_slots = false;
@@ -331,7 +331,7 @@ static void empty_values(uint32_t frame, uint16_t values[32])
         values[i] = (uint16_t)(0x3c00u | ((frame * 32 + i) & 0x3ffu));
 }
 
-static void record_producer(lane *l, bench_vk *v, lane_slot *s)
+static void record_producer(route *l, bench_vk *v, route_slot *s)
 {
     const payload *p = l->payload;
     struct td_bench_push push = p->push;
@@ -352,7 +352,7 @@ static void record_producer(lane *l, bench_vk *v, lane_slot *s)
 typedef enum turn { TURN_OVER, TURN_BACK_OUT, TURN_BACK_IN } turn;
 
 /* Gives both mems away, or takes one back. */
-static bool record_turn(lane *l, bench_vk *v, lane_slot *s, uint32_t which, turn what)
+static bool record_turn(route *l, bench_vk *v, route_slot *s, uint32_t which, turn what)
 {
     const bool back = what != TURN_OVER;
     const int first = what == TURN_BACK_OUT ? 1 : 0, end = what == TURN_BACK_IN ? 1 : 2;
@@ -382,7 +382,7 @@ static bool record_turn(lane *l, bench_vk *v, lane_slot *s, uint32_t which, turn
 }
 
 /* Takes the output back, checks it; the inputs come back behind that. */
-static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
+static bool record_consumer(route *l, bench_vk *v, route_slot *s, uint32_t which)
 {
     const payload *p = l->payload;
     struct td_bench_push push = p->push;
@@ -417,7 +417,7 @@ static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
     return true;
 }
 
-static tandem_job job_of(lane *l, lane_slot *s)
+static tandem_job job_of(route *l, route_slot *s)
 {
     tandem_job job = TANDEM_INIT(tandem_job,
                                  .operation = TANDEM_OPERATION_ATTENTION, .op.attention = l->payload->op);
@@ -428,7 +428,7 @@ static tandem_job job_of(lane *l, lane_slot *s)
     return job;
 }
 
-static bool enqueue_plan(lane *l, lane *owner, lane_slot *s, const td_stream_point *wait, const td_stream_point *signal)
+static bool enqueue_plan(route *l, route *owner, route_slot *s, const td_stream_point *wait, const td_stream_point *signal)
 {
     const tandem_attention *op = &owner->payload->op;
     const uint64_t views[TD_VIEW_COUNT] = {s->cu_in.address + op->q.offset_bytes, s->cu_in.address + op->k.offset_bytes,
@@ -444,7 +444,7 @@ static bool enqueue_plan(lane *l, lane *owner, lane_slot *s, const td_stream_poi
     return td_stream_enqueue(owner->stream, &submit, &s->sequence, &signalled, l->why, sizeof l->why) == TANDEM_OK;
 }
 
-static bool spin(lane *l, lane *owner, uint64_t sequence)
+static bool spin(route *l, route *owner, uint64_t sequence)
 {
     const uint64_t begin = td_now_ns();
     while (td_stream_completed(owner->stream) < sequence)
@@ -458,7 +458,7 @@ static bool spin(lane *l, lane *owner, uint64_t sequence)
 /* The GPU signals a job's point before the host hears of its end, from a daemon through one more thread: on a busy machine
  * frames come round faster than that. So where the session is full, the slot's last job, whose frame has ended, is waited
  * for; a job that does not end is then named instead. */
-static bool submit_job(lane *l, lane_slot *s, uint64_t wait_value)
+static bool submit_job(route *l, route_slot *s, uint64_t wait_value)
 {
     const tandem_ticket last = s->ticket;
     tandem_job job = job_of(l, s);
@@ -474,7 +474,7 @@ static bool submit_job(lane *l, lane_slot *s, uint64_t wait_value)
 }
 
 /* Vulkan's own transform; `inner`: with stamps around it. */
-static void record_transform(lane *l, bench_vk *v, lane_slot *s, uint32_t which, bool inner)
+static void record_transform(route *l, bench_vk *v, route_slot *s, uint32_t which, bool inner)
 {
     const payload *p = l->payload;
     struct td_bench_push push = p->push;
@@ -493,7 +493,7 @@ static void record_transform(lane *l, bench_vk *v, lane_slot *s, uint32_t which,
 }
 
 /* inner: with stamps around the transform. */
-static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
+static bool begin_frame(route *l, bench_vk *v, route_slot *s, bool inner)
 {
     const uint64_t cpu = bench_thread_cpu_ns();
     bool good = true;
@@ -507,7 +507,7 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
         return false;
     }
     record_producer(l, v, s);
-    if (l->kind == LANE_VULKAN) {
+    if (l->kind == ROUTE_VULKAN) {
         const bool empty = l->payload->kind == PAYLOAD_EMPTY;
         bench_barrier(v, &s->gpu, 0, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT, empty ? TRANSFER : COMPUTE,
@@ -517,10 +517,10 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
         bench_barrier(v, &s->gpu, 0, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_READ_BIT : VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-    } else if (l->kind != LANE_CHAIN && !record_turn(l, v, s, 0, TURN_OVER)) {
+    } else if (l->kind != ROUTE_CHAIN && !record_turn(l, v, s, 0, TURN_OVER)) {
         return false;
     }
-    if (l->kind == LANE_RECORDED) {
+    if (l->kind == ROUTE_RECORDED) {
         const tandem_job job = job_of(l, s);
         if (inner)
             record_stamps_begin(s->gpu.queries, s->gpu.stamp_count);
@@ -532,16 +532,16 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
         }
         s->gpu.stamp_count += inner ? 2 : 0;
     }
-    if (l->kind == LANE_SUBMITTED && l->job_first && !submit_job(l, s, l->engine_value + 1))
+    if (l->kind == ROUTE_SUBMITTED && l->job_first && !submit_job(l, s, l->engine_value + 1))
         return false;
-    if (l->kind == LANE_VULKAN || l->kind == LANE_RECORDED) {
+    if (l->kind == ROUTE_VULKAN || l->kind == ROUTE_RECORDED) {
         if (!record_consumer(l, v, s, 0))
             return false;
         good = bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){0}, true);
     } else {
         good = bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){l->engine, ++l->engine_value}, false);
     }
-    if (l->kind == LANE_CHAIN && good) {
+    if (l->kind == ROUTE_CHAIN && good) {
         good = bench_begin(v, &s->gpu, 2);
         if (good)
             record_transform(l, v, s, 2, inner);
@@ -552,11 +552,11 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
         td_fail(l->why, sizeof l->why, TANDEM_ERROR_DEVICE, "vkQueueSubmit failed");
         return false;
     }
-    if (l->kind == LANE_SUBMITTED) {
+    if (l->kind == ROUTE_SUBMITTED) {
         good = ok(l, tandem_timeline_submitted(l->session, l->engine_timeline, l->engine_value),
                   "tandem_timeline_submitted") &&
                (l->job_first || submit_job(l, s, l->engine_value));
-    } else if (l->kind == LANE_PROBE) {
+    } else if (l->kind == ROUTE_PROBE) {
         const td_stream_point wait = {&l->cu_engine, l->engine, l->engine_value};
         const td_stream_point signal = {&l->cu_done, l->done, s->signal_value = ++l->done_value};
         good = enqueue_plan(l, l, s, &wait, &signal);
@@ -567,11 +567,11 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
 
 /* The second submit, where there is one. Below the timeline rung the host learns first that the job has ended: a queue
  * with a submit that waits would hold up all that follows. */
-static bool consume(lane *l, bench_vk *v, lane_slot *s)
+static bool consume(route *l, bench_vk *v, route_slot *s)
 {
-    const bool host_first = l->kind == LANE_SUBMITTED && l->rung > TANDEM_RUNG_TIMELINE;
+    const bool host_first = l->kind == ROUTE_SUBMITTED && l->rung > TANDEM_RUNG_TIMELINE;
     s->consumed = true;
-    if (l->kind == LANE_VULKAN || l->kind == LANE_RECORDED)
+    if (l->kind == ROUTE_VULKAN || l->kind == ROUTE_RECORDED)
         return true;
     if (host_first && !ok(l,
                           tandem_point_wait(l->session, (tandem_point){l->session_timeline, s->signal_value}, WAIT_NS),
@@ -588,7 +588,7 @@ static bool consume(lane *l, bench_vk *v, lane_slot *s)
     return true;
 }
 
-static bool check_result(lane *l, lane_slot *s)
+static bool check_result(route *l, route_slot *s)
 {
     const payload *p = l->payload;
     const bench_result *r = s->gpu.result.host;
@@ -614,7 +614,7 @@ static bool check_result(lane *l, lane_slot *s)
 }
 
 /* Begin and end of a job on the clock of the stamps; false where they are not known. */
-static bool job_times(lane *l, bench_vk *v, lane_slot *s, uint64_t *begin, uint64_t *end)
+static bool job_times(route *l, bench_vk *v, route_slot *s, uint64_t *begin, uint64_t *end)
 {
     td_stream *stream = l->session ? l->session->stream : l->stream;
     const bool same = l->session ? l->session->same_clock : true;
@@ -646,7 +646,7 @@ static double us_between(uint64_t from, uint64_t to)
     return 1e-3 * (double)(int64_t)(to - from);
 }
 
-static bool complete(lane *l, bench_vk *v, lane_slot *s, bool counted)
+static bool complete(route *l, bench_vk *v, route_slot *s, bool counted)
 {
     uint64_t stamps[BENCH_STAMPS], begin, end;
     if (!bench_finish(v, &s->gpu, stamps)) {
@@ -671,7 +671,7 @@ static bool complete(lane *l, bench_vk *v, lane_slot *s, bool counted)
     bench_add(&l->cpu, 1e-3 * (double)s->cpu_ns);
     if (s->gpu.stamp_count)
         bench_add(&l->between, us_between(stamps[1], clock ? clock : stamps[2]));
-    if (is_vulkan(l) || l->kind == LANE_RECORDED || !job_times(l, v, s, &begin, &end))
+    if (is_vulkan(l) || l->kind == ROUTE_RECORDED || !job_times(l, v, s, &begin, &end))
         return true;
     bench_add(&l->job, us_between(begin, end));
     if (s->gpu.stamp_count) {
@@ -682,10 +682,10 @@ static bool complete(lane *l, bench_vk *v, lane_slot *s, bool counted)
 }
 
 /* CUDA alone: the inputs are written and the output is checked outside of what is timed. */
-static bool cuda_alone(lane *l, bench_vk *v, bool counted)
+static bool cuda_alone(route *l, bench_vk *v, bool counted)
 {
-    lane *p = l->probe;
-    lane_slot *s = &p->slots[0];
+    route *p = l->probe;
+    route_slot *s = &p->slots[0];
     uint64_t begin_ns, end_ns;
     uint64_t stamps[BENCH_STAMPS];
     memset(s->gpu.result.host, 0, sizeof(bench_result));
@@ -720,34 +720,34 @@ static bool cuda_alone(lane *l, bench_vk *v, bool counted)
     return good;
 }
 
-bool lane_single(lane *l, bench_vk *v, bool counted)
+bool route_single(route *l, bench_vk *v, bool counted)
 {
-    if (l->kind == LANE_CUDA) {
+    if (l->kind == ROUTE_CUDA) {
         const bool good = cuda_alone(l, v, counted);
         if (!good && !l->why[0])
             snprintf(l->why, sizeof l->why, "a frame failed");
         return good;
     }
-    lane_slot *s = &l->slots[l->frame % LANE_SLOTS];
-    const bool stamped = is_vulkan(l) || l->kind == LANE_RECORDED;
+    route_slot *s = &l->slots[l->frame % ROUTE_SLOTS];
+    const bool stamped = is_vulkan(l) || l->kind == ROUTE_RECORDED;
     const bool inner = stamped && l->payload->kind != PAYLOAD_EMPTY && counted && l->frame % 2;
     return begin_frame(l, v, s, inner) && consume(l, v, s) && complete(l, v, s, counted);
 }
 
-bool lane_jobs(lane *l, uint32_t in_flight, bool (*more)(void *user), void *user)
+bool route_jobs(route *l, uint32_t in_flight, bool (*more)(void *user), void *user)
 {
     bool ends = false;
     for (uint64_t begun = 0, ended = 0; !ends || ended < begun;) {
         ends = ends || !more(user);
         if (!ends) {
-            lane_slot *s = &l->slots[begun++ % in_flight];
+            route_slot *s = &l->slots[begun++ % in_flight];
             tandem_job job = job_of(l, s);
             job.signal = (tandem_point){l->session_timeline, s->signal_value = ++l->done_value};
             if (!ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit"))
                 return false;
         }
         if (begun - ended == in_flight || (ends && ended < begun)) {
-            const lane_slot *s = &l->slots[ended++ % in_flight];
+            const route_slot *s = &l->slots[ended++ % in_flight];
             tandem_job_report report = TANDEM_INIT(tandem_job_report);
             if (!ok(l, tandem_point_wait(l->session, (tandem_point){l->session_timeline, s->signal_value}, WAIT_NS),
                     "tandem_point_wait") ||
@@ -762,28 +762,28 @@ bool lane_jobs(lane *l, uint32_t in_flight, bool (*more)(void *user), void *user
     return true;
 }
 
-bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames)
+bool route_pipelined(route *l, bench_vk *v, uint32_t frames)
 {
     const uint64_t cpu = bench_process_cpu_ns(), from = td_now_ns();
     const uint32_t first = l->frame;
-    if (l->kind == LANE_CUDA) {
-        lane *p = l->probe;
+    if (l->kind == ROUTE_CUDA) {
+        route *p = l->probe;
         for (uint32_t i = 0; i < frames; i++) {
-            lane_slot *s = &p->slots[i % LANE_SLOTS];
-            if ((i >= LANE_SLOTS && !spin(l, p, s->sequence)) || !enqueue_plan(l, p, s, NULL, NULL))
+            route_slot *s = &p->slots[i % ROUTE_SLOTS];
+            if ((i >= ROUTE_SLOTS && !spin(l, p, s->sequence)) || !enqueue_plan(l, p, s, NULL, NULL))
                 return false;
         }
-        if (!spin(l, p, p->slots[(frames - 1) % LANE_SLOTS].sequence))
+        if (!spin(l, p, p->slots[(frames - 1) % ROUTE_SLOTS].sequence))
             return false;
     } else {
-        for (uint32_t i = 0; i < frames + LANE_SLOTS; i++) {
-            lane_slot *const slots = l->slots;
-            if (i >= LANE_SLOTS && !complete(l, v, &slots[(first + i) % LANE_SLOTS], false))
+        for (uint32_t i = 0; i < frames + ROUTE_SLOTS; i++) {
+            route_slot *const slots = l->slots;
+            if (i >= ROUTE_SLOTS && !complete(l, v, &slots[(first + i) % ROUTE_SLOTS], false))
                 return false;
-            if (i < frames && !begin_frame(l, v, &slots[(first + i) % LANE_SLOTS], false))
+            if (i < frames && !begin_frame(l, v, &slots[(first + i) % ROUTE_SLOTS], false))
                 return false;
-            if (i >= LANE_SLOTS - 1 && i - (LANE_SLOTS - 1) < frames &&
-                !consume(l, v, &slots[(first + i - (LANE_SLOTS - 1)) % LANE_SLOTS]))
+            if (i >= ROUTE_SLOTS - 1 && i - (ROUTE_SLOTS - 1) < frames &&
+                !consume(l, v, &slots[(first + i - (ROUTE_SLOTS - 1)) % ROUTE_SLOTS]))
                 return false;
         }
     }
@@ -792,13 +792,13 @@ bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames)
     return true;
 }
 
-bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series *us, double *core)
+bool route_waiting(route *l, bench_vk *v, bool by_fd, double seconds, bench_series *us, double *core)
 {
     enum { A_SECOND = 240 };
     const uint64_t period = 1000000000ull / A_SECOND, count = (uint64_t)(seconds * A_SECOND);
-    lane_slot *s = &l->slots[0];
+    route_slot *s = &l->slots[0];
     /* The inputs are written once, by a whole frame. */
-    if (!lane_single(l, v, false))
+    if (!route_single(l, v, false))
         return false;
     const uint64_t cpu = bench_process_cpu_ns(), begin = td_now_ns();
     uint64_t submits = 0;
@@ -838,19 +838,19 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
     return true;
 }
 
-void lanes_measure(lane *lanes, uint32_t count, bench_vk *v, const payload *p, uint32_t rounds, double round_ms)
+void routes_measure(route *routes, uint32_t count, bench_vk *v, const payload *p, uint32_t rounds, double round_ms)
 {
-    enum { MOST_LANES = 16, MOST_SINGLES = 50, MOST_FLYING = 200, LEAST_WARM = 3, MOST_WARM = 2 * LANE_SLOTS + 1 };
-    uint32_t singles[MOST_LANES], flying[MOST_LANES];
+    enum { MOST_ROUTES = 16, MOST_SINGLES = 50, MOST_FLYING = 200, LEAST_WARM = 3, MOST_WARM = 2 * ROUTE_SLOTS + 1 };
+    uint32_t singles[MOST_ROUTES], flying[MOST_ROUTES];
     for (uint32_t i = 0; i < count; i++) {
-        lane *l = &lanes[i];
-        lane_prepare(l, v, p);
+        route *l = &routes[i];
+        route_prepare(l, v, p);
         /* Drivers compile and load when something first runs, and each slot of a session takes its memory then. */
         const uint64_t begin = td_now_ns();
         uint64_t last = begin;
         for (int warm = 0; warm < MOST_WARM && (warm < LEAST_WARM || last < begin + LOOK_NS) && !l->why[0]; warm++) {
             last = td_now_ns();
-            lane_single(l, v, false);
+            route_single(l, v, false);
         }
         const double ms = 1e-6 * (double)(td_now_ns() - last) + 1e-3;
         singles[i] = 2 * (uint32_t)fmin(MOST_SINGLES / 2, fmax(1, round_ms / ms / 2)); /* half with inner stamps */
@@ -858,18 +858,18 @@ void lanes_measure(lane *lanes, uint32_t count, bench_vk *v, const payload *p, u
     }
     for (uint32_t round = 0; round < rounds; round++)
         for (uint32_t i = 0; i < count; i++) {
-            lane *l = &lanes[i];
-            /* The first frame after another lane's pays for its context, or its clocks. */
+            route *l = &routes[i];
+            /* The first frame after another route's pays for its context, or its clocks. */
             for (uint32_t n = 0; n <= singles[i] && !l->why[0]; n++)
-                lane_single(l, v, n > 0);
+                route_single(l, v, n > 0);
             if (!l->why[0])
-                lane_pipelined(l, v, flying[i]);
+                route_pipelined(l, v, flying[i]);
         }
     for (uint32_t i = 0; i < count; i++)
-        lane_unprepare(&lanes[i], v);
+        route_unprepare(&routes[i], v);
 }
 
-double lane_waited_us(const lane *l)
+double route_waited_us(const route *l)
 {
     tandem_job_report report = TANDEM_INIT(tandem_job_report);
     if (tandem_wait(l->session, l->last, LOOK_NS, &report) != TANDEM_OK || report.state != TANDEM_JOB_DONE ||

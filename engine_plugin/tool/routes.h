@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TOOL_LANES_H
-#define TD_TOOL_LANES_H
+#ifndef TD_TOOL_ROUTES_H
+#define TD_TOOL_ROUTES_H
 
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/tool/series.h"
@@ -29,32 +29,32 @@ void payload_make(payload *p, char text[160], const char *name, payload_kind kin
 /* Dense rows of that kind. */
 tandem_view payload_view(uint64_t offset, uint32_t rows, uint32_t heads);
 
-typedef enum lane_kind {
-    LANE_VULKAN,   /* floor: the transform as a Vulkan dispatch, one submit a frame */
-    LANE_CHAIN,    /* floor: the same in three submits, chained by two timelines */
-    LANE_CUDA,     /* floor: the job's plan on a CUDA stream, alone */
-    LANE_PROBE,    /* floor: the plan on a CUDA stream between two Vulkan semaphores, no session */
-    LANE_RECORDED, /* the inline rung: tandem_record(), one submit a frame */
-    LANE_SUBMITTED /* any rung: tandem_submit() between two submits */
-} lane_kind;
+typedef enum route_kind {
+    ROUTE_VULKAN,   /* floor: the transform as a Vulkan dispatch, one submit a frame */
+    ROUTE_CHAIN,    /* floor: the same in three submits, chained by two timelines */
+    ROUTE_CUDA,     /* floor: the job's plan on a CUDA stream, alone */
+    ROUTE_PROBE,    /* floor: the plan on a CUDA stream between two Vulkan semaphores, no session */
+    ROUTE_RECORDED, /* the inline rung: tandem_record(), one submit a frame */
+    ROUTE_SUBMITTED /* any rung: tandem_submit() between two submits */
+} route_kind;
 
-enum { LANE_SLOTS = 3 };
+enum { ROUTE_SLOTS = 3 };
 
-typedef struct lane_slot {
+typedef struct route_slot {
     bench_slot gpu;
-    bench_buffer in, out; /* LANE_VULKAN, LANE_CHAIN */
+    bench_buffer in, out; /* ROUTE_VULKAN, ROUTE_CHAIN */
     tandem_mem mem_in, mem_out;
-    td_vk_mem vk_in, vk_out; /* LANE_PROBE */
+    td_vk_mem vk_in, vk_out; /* ROUTE_PROBE */
     td_cu_mem cu_in, cu_out, scratch;
     bool consumed;
     uint32_t frame;
     uint64_t signal_value, sequence, begin_ns, cpu_ns;
     tandem_ticket ticket;
-} lane_slot;
+} route_slot;
 
-typedef struct lane {
+typedef struct route {
     const char *name;
-    lane_kind kind;
+    route_kind kind;
     uint32_t rung;           /* with a socket, 0: what comes */
     const char *socket;      /* NULL: in this process; else tandemd's */
     uint32_t job_class;      /* tandem_class */
@@ -65,14 +65,14 @@ typedef struct lane {
     tandem_timeline engine_timeline, session_timeline;
     VkSemaphore engine, done;
     uint64_t engine_value, done_value;
-    /* Without a session. LANE_CUDA runs on the mems of `probe`. */
-    struct lane *probe;
+    /* Without a session. ROUTE_CUDA runs on the mems of `probe`. */
+    struct route *probe;
     td_cu_device *device;
     td_stream *stream;
     td_cu_timeline cu_engine, cu_done;
     const td_plan *plan;
     const payload *payload;
-    lane_slot slots[LANE_SLOTS];
+    route_slot slots[ROUTE_SLOTS];
     bool has_slots;
     uint32_t frame;
     /* Of the payload at hand: microseconds. */
@@ -80,33 +80,33 @@ typedef struct lane {
     bench_series between; /* from the producer's end to the consumer's begin, with no timestamps in between */
     uint64_t frames, wrong;
     tandem_ticket last; /* of the last job that has ended */
-} lane;
-void lane_free_series(lane *l);
+} route;
+void route_free_series(route *l);
 
-/* Makes what a lane needs on any payload; why[] says what it lacks. */
-void lane_open(lane *l, bench_vk *v);
-void lane_close(lane *l, bench_vk *v);
+/* Makes what a route needs on any payload; why[] says what it lacks. */
+void route_open(route *l, bench_vk *v);
+void route_close(route *l, bench_vk *v);
 /* Buffers for a payload; the series begin empty. */
-void lane_prepare(lane *l, bench_vk *v, const payload *p);
-void lane_unprepare(lane *l, bench_vk *v);
+void route_prepare(route *l, bench_vk *v, const payload *p);
+void route_unprepare(route *l, bench_vk *v);
 /* One frame, waited for: its series get an entry each, unless it is the first one. */
-bool lane_single(lane *l, bench_vk *v, bool counted);
+bool route_single(route *l, bench_vk *v, bool counted);
 /* `frames` frames with three in flight. */
-bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames);
+bool route_pipelined(route *l, bench_vk *v, uint32_t frames);
 
-/* Jobs alone, on the data of the last LANE_SLOTS single frames, so many of them in flight as long as more() says so.
- * Only for LANE_SUBMITTED. */
-bool lane_jobs(lane *l, uint32_t in_flight, bool (*more)(void *user), void *user);
-/* All lanes on a payload, in turn: in each round about round_ms of single frames, then of frames in flight. Then their
- * series are those of this payload; a lane that fails says why. */
-void lanes_measure(lane *lanes, uint32_t count, bench_vk *v, const payload *p, uint32_t rounds, double round_ms);
+/* Jobs alone, on the data of the last ROUTE_SLOTS single frames, so many of them in flight as long as more() says so.
+ * Only for ROUTE_SUBMITTED. */
+bool route_jobs(route *l, uint32_t in_flight, bool (*more)(void *user), void *user);
+/* All routes on a payload, in turn: in each round about round_ms of single frames, then of frames in flight. Then their
+ * series are those of this payload; a route that fails says why. */
+void routes_measure(route *routes, uint32_t count, bench_vk *v, const payload *p, uint32_t rounds, double round_ms);
 /* From the submission of the last job that has ended to its begin; NAN: not known. */
-double lane_waited_us(const lane *l);
+double route_waited_us(const route *l);
 
 /* Latency with which the host learns of a point, 240 points a second, after the GPU's end: by tandem_point_wait(), or
  * by tandem_point_fd() and poll(). Microseconds; `core`: CPU time of the process without that of tandem_submit(), by
  * wall time. */
-bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series *us, double *core);
+bool route_waiting(route *l, bench_vk *v, bool by_fd, double seconds, bench_series *us, double *core);
 
 uint64_t bench_thread_cpu_ns(void);
 uint64_t bench_process_cpu_ns(void);
