@@ -136,8 +136,8 @@ const char *const tool_bench_help =
     "  linear     the same of linear layers, beside cuBLASLt's\n"
     "  daemon     what it costs to compute in tandemd instead, and how it shares the device\n"
     "\n"
-    "Exit status 1, too, if a route or a kernel that is there failed, if a result was wrong, or if nothing\n"
-    "was measured.\n";
+    "Exit status 1, too, if a route or a kernel that is there failed, if a result was wrong, or if\n"
+    "nothing was measured.\n";
 
 const char *const tool_bench_handover_help =
     "usage: tandem bench handover [options]\n"
@@ -169,8 +169,8 @@ const char *const tool_bench_handover_help =
     "  --json F          everything as JSON, with least and most\n"
     "  --payloads LIST   of 64B, 256K, 8M, 64M, demo, with commas between them; default: all\n"
     "  --rounds N        1 to 1000; default 7\n"
-    "  --round-ms N      about how long a route's single frames take in a round, and its frames in flight;\n"
-    "                    1 to 10000; default 30\n"
+    "  --round-ms N      about how long a route's single frames take in a round, and its frames in\n"
+    "                    flight; 1 to 10000; default 30\n"
     "  --no-waiting      not how late the host learns\n"
     "  --quick           2 rounds of 10 ms\n"
     "  --strict          exit status 1 if a target was missed\n";
