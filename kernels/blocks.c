@@ -38,13 +38,16 @@ static void put_pair(uint8_t *s, uint32_t j, uint32_t scale, uint32_t minimum)
     }
 }
 
-static void decode_q4_k(float *to, const uint8_t *block)
+static void decode_q4_k(float *restrict to, const uint8_t *restrict block)
 {
-    for (uint32_t i = 0; i < 256; i++) {
+    const float d = half_at(block), m = half_at(block + 2);
+    for (uint32_t j = 0; j < 8; j++) {
+        const uint8_t *codes = block + 16 + j / 2 * 32;
         uint32_t scale, minimum;
-        get_pair(block + 4, i / 32, &scale, &minimum);
-        const uint32_t code = block[16 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15u;
-        to[i] = half_at(block) * (float)scale * (float)code - half_at(block + 2) * (float)minimum;
+        get_pair(block + 4, j, &scale, &minimum);
+        const float step = d * (float)scale, offset = m * (float)minimum;
+        for (uint32_t i = 0; i < 32; i++)
+            to[32 * j + i] = step * (float)(codes[i] >> j % 2 * 4 & 15) - offset;
     }
 }
 
@@ -59,28 +62,53 @@ static place place_q6_k(uint32_t i)
     return (place){half * 64 + part % 2 * 32 + l, part / 2 * 4, 128 + half * 32 + l, part * 2};
 }
 
-static void decode_q6_k(float *to, const uint8_t *block)
+static void decode_q6_k(float *restrict to, const uint8_t *restrict block)
 {
-    for (uint32_t i = 0; i < 256; i++) {
-        const place at = place_q6_k(i);
-        const uint32_t low = block[at.low] >> at.low_shift & 15u, high = block[at.high] >> at.high_shift & 3u;
-        const float scale = half_at(block + 208) * (float)(int8_t)block[192 + i / 16];
-        to[i] = scale * (float)((int32_t)(low | high << 4) - 32);
+    const float d = half_at(block + 208);
+    for (uint32_t j = 0; j < 16; j++) {
+        const float step = d * (float)(int8_t)block[192 + j];
+        const place at = place_q6_k(16 * j); /* the others lie behind it */
+        for (uint32_t i = 0; i < 16; i++) {
+            const uint32_t low = block[at.low + i] >> at.low_shift & 15u, high = block[at.high + i] >> at.high_shift & 3u;
+            to[16 * j + i] = step * (float)((int32_t)(low | high << 4) - 32);
+        }
+    }
+}
+
+static void decode_q8_0(float *restrict to, const uint8_t *restrict block)
+{
+    const float d = half_at(block);
+    for (uint32_t i = 0; i < 32; i++)
+        to[i] = d * (float)(int8_t)block[2 + i];
+}
+
+static void decode_q4_0(float *restrict to, const uint8_t *restrict block)
+{
+    const float d = half_at(block);
+    for (uint32_t i = 0; i < 16; i++) {
+        to[i] = d * (float)((int32_t)(block[2 + i] & 15) - 8);
+        to[16 + i] = d * (float)((int32_t)(block[2 + i] >> 4) - 8);
+    }
+}
+
+static void decode_q4_1(float *restrict to, const uint8_t *restrict block)
+{
+    const float d = half_at(block), m = half_at(block + 2);
+    for (uint32_t i = 0; i < 16; i++) {
+        to[i] = d * (float)(block[4 + i] & 15) + m;
+        to[16 + i] = d * (float)(block[4 + i] >> 4) + m;
     }
 }
 
 void td_block_decode(uint32_t dtype, float *to, const uint8_t *block)
 {
-    for (uint32_t i = 0; i < 32; i++) {
-        const uint32_t shift = i / 16 * 4, byte = i % 16;
-        if (dtype == TANDEM_DTYPE_Q8_0)
-            to[i] = half_at(block) * (float)(int8_t)block[2 + i];
-        else if (dtype == TANDEM_DTYPE_Q4_0)
-            to[i] = half_at(block) * (float)((int32_t)(block[2 + byte] >> shift & 15) - 8);
-        else if (dtype == TANDEM_DTYPE_Q4_1)
-            to[i] = half_at(block) * (float)(block[4 + byte] >> shift & 15) + half_at(block + 2);
-    }
-    if (dtype == TANDEM_DTYPE_Q4_K)
+    if (dtype == TANDEM_DTYPE_Q8_0)
+        decode_q8_0(to, block);
+    else if (dtype == TANDEM_DTYPE_Q4_0)
+        decode_q4_0(to, block);
+    else if (dtype == TANDEM_DTYPE_Q4_1)
+        decode_q4_1(to, block);
+    else if (dtype == TANDEM_DTYPE_Q4_K)
         decode_q4_k(to, block);
     else if (dtype == TANDEM_DTYPE_Q6_K)
         decode_q6_k(to, block);
