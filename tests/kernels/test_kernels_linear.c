@@ -110,6 +110,35 @@ static void test_one_row(void **state)
     }
 }
 
+/* Whole numbers have the same bits with either instruction set. */
+static void test_integers(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < 72; n++) {
+        tl_shape s = shape_of(n);
+        s.weights = (td_linear_weights)(TD_LINEAR_Q8_0 + n % 3);
+        s.ins = 32 * (1 + n % 70);
+        s.offset = 0;
+        s.rows = n % 8 ? 1 + n % 5 : 66;
+        tl_case it = tl_make(s, n);
+        void *y = malloc(it.bytes[TL_Y]);
+        assert_non_null(y);
+        it.on_cpu = true;
+        if (td_cpu_isa_force("avx512-vnni") || td_cpu_isa_force("avx2")) {
+            kl_run(&it, &it.op, NULL, td_target_for_sm(0));
+            tl_check(&it, 13);
+            memcpy(y, it.data[TL_Y], it.bytes[TL_Y]);
+            tl_poison(&it);
+            assert_true(td_cpu_isa_force("avx2"));
+            kl_run(&it, &it.op, NULL, td_target_for_sm(0));
+            assert_memory_equal(y, it.data[TL_Y], it.bytes[TL_Y]);
+        }
+        td_cpu_isa_force(NULL);
+        free(y);
+        tl_free(&it);
+    }
+}
+
 /* What a daemon cuts has the bits of the whole; what commits, too. */
 static void test_parts(void **state)
 {
@@ -362,7 +391,7 @@ static void test_too_many_blocks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),      cmocka_unit_test(test_one_row),      cmocka_unit_test(test_parts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),      cmocka_unit_test(test_one_row), cmocka_unit_test(test_integers),      cmocka_unit_test(test_parts),
                                        cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_few_forms),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};

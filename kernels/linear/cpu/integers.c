@@ -6,7 +6,7 @@
 
 bool td_cpu_linear_in_integers(const td_params_linear *p)
 {
-    return td_cpu_isa_level() >= TD_ISA_AVX512 &&
+    return td_cpu_isa_level() >= TD_ISA_AVX2 &&
            (p->weights == TD_LINEAR_Q4_0 || p->weights == TD_LINEAR_Q4_1 || p->weights == TD_LINEAR_Q8_0);
 }
 
@@ -18,12 +18,6 @@ enum { BLOCK = TD_INTS_BLOCK, GROUP = 2 * TD_INTS_BLOCK, TOGETHER = TD_INTS_TOGE
 #define AVX512 TD_TARGET_AVX512 static inline __attribute__((always_inline))
 
 /* --- A row of x --- */
-
-/* Where a block's lower half lies; its upper one is a block further. */
-static uint32_t place_of(uint32_t block)
-{
-    return block / 2 * GROUP + block % 2 * (BLOCK / 2);
-}
 
 AVX512 void load_block(const void *x, uint32_t dtype, int64_t at, __m512 halves[2])
 {
@@ -43,7 +37,7 @@ AVX512 void take_block(td_ints *to, uint32_t block, const __m512 x[2])
     const __m512 factor = _mm512_set1_ps(most > 0 ? 32767 / most : 0);
     const __m512i codes[2] = {_mm512_cvtps_epi32(_mm512_mul_ps(x[0], factor)), _mm512_cvtps_epi32(_mm512_mul_ps(x[1], factor))};
     const float scale = finite ? most * (1.0f / 32767) : NAN;
-    int16_t *at = to->codes + place_of(block);
+    int16_t *at = to->codes + td_ints_place(block);
 
     _mm256_storeu_si256((__m256i *)at, _mm512_cvtsepi32_epi16(codes[0]));
     _mm256_storeu_si256((__m256i *)(at + BLOCK), _mm512_cvtsepi32_epi16(codes[1]));
@@ -66,31 +60,19 @@ AVX512 void spread_scales(td_ints *to, uint32_t groups)
         _mm512_store_ps(to->scales[group], spread(to->each, group));
 }
 
-static uint32_t groups_of(uint32_t count)
+TD_TARGET_AVX512 static void of_x_avx512(td_ints *to, const void *x, uint32_t dtype, int64_t at, uint32_t count)
 {
-    return (count + GROUP - 1) / GROUP;
-}
-
-TD_TARGET_AVX512 void td_ints_of_x(td_ints *to, const void *x, uint32_t dtype, int64_t at, uint32_t count)
-{
-    memset(to->each, 0, sizeof to->each);
-    memset(to->offsets, 0, sizeof to->offsets);
-    memset(to->codes + count / GROUP * GROUP, 0, (groups_of(count) * GROUP - count / GROUP * GROUP) * sizeof *to->codes);
+    td_ints_clear(to, count);
     for (uint32_t block = 0; block < count / BLOCK; block++) {
         __m512 halves[2];
 
         load_block(x, dtype, at + block * BLOCK, halves);
         take_block(to, block, halves);
     }
-    spread_scales(to, groups_of(count));
+    spread_scales(to, td_ints_groups(count));
 }
 
 /* --- Weights --- */
-
-AVX512 uint32_t block_bytes(uint32_t weights)
-{
-    return weights == TD_LINEAR_Q4_0 ? 18 : weights == TD_LINEAR_Q4_1 ? 20 : 34;
-}
 
 enum { SCALES = 16 /* that are made of fp16 at once */ };
 
@@ -113,7 +95,7 @@ AVX512 __m128i load_heads(const unsigned char *w, uint32_t bytes, uint32_t block
 /* Scales of so many blocks, from `first` on; *offsets of those that have some. */
 AVX512 __m512 load_scales(uint32_t weights, const unsigned char *w, uint32_t first, uint32_t blocks, __m512 *offsets)
 {
-    const uint32_t bytes = block_bytes(weights);
+    const uint32_t bytes = td_ints_block_bytes(weights);
     __m512i words = _mm512_setzero_si512();
 
 #define FOUR(i)                                                                                                     \
@@ -161,7 +143,7 @@ AVX512 const unsigned char *second_of(const unsigned char *w, uint32_t bytes, ui
 
 AVX512 void take_weights(td_ints *to, uint32_t weights, const unsigned char *w, uint32_t count)
 {
-    const uint32_t bytes = block_bytes(weights), blocks = count / BLOCK;
+    const uint32_t bytes = td_ints_block_bytes(weights), blocks = count / BLOCK;
 
     for (uint32_t block = 0; block < TD_INTS_BLOCKS; block += SCALES) {
         __m512 offsets;
@@ -169,16 +151,16 @@ AVX512 void take_weights(td_ints *to, uint32_t weights, const unsigned char *w, 
         _mm512_storeu_ps(to->each + block, load_scales(weights, w, block, blocks, &offsets));
         _mm512_storeu_ps(to->offsets + block, offsets);
     }
-    for (uint32_t group = 0; group < groups_of(count); group++) {
+    for (uint32_t group = 0; group < td_ints_groups(count); group++) {
         const codes of = load_codes(weights, w + 2 * group * bytes, second_of(w, bytes, group, blocks));
 
         _mm512_store_si512(to->codes + group * GROUP, of.low);
         _mm512_store_si512(to->codes + group * GROUP + BLOCK, of.high);
     }
-    spread_scales(to, groups_of(count));
+    spread_scales(to, td_ints_groups(count));
 }
 
-TD_TARGET_AVX512 void td_ints_of_w(td_ints *to, uint32_t weights, const unsigned char *w, uint32_t count)
+TD_TARGET_AVX512 static void of_w_avx512(td_ints *to, uint32_t weights, const unsigned char *w, uint32_t count)
 {
     if (weights == TD_LINEAR_Q4_0)
         take_weights(to, TD_LINEAR_Q4_0, w, count);
@@ -198,8 +180,8 @@ AVX512 __m512 add_group(__m512 sum, const int16_t *x, codes w, __m512 scales)
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_dpwssd_epi32(low, _mm512_load_si512(x + BLOCK), w.high)), scales, sum);
 }
 
-TD_TARGET_AVX512 void td_ints_multiply(const td_ints *x, uint32_t rows, const td_ints *w, uint32_t columns, uint32_t count,
-                                       float *sums, uint32_t stride)
+TD_TARGET_AVX512 static void multiply_avx512(const td_ints *x, uint32_t rows, const td_ints *w, uint32_t columns,
+                                             uint32_t count, float *sums, uint32_t stride)
 {
     for (uint32_t r = 0; r < rows; r += TOGETHER)
         for (uint32_t c = 0; c < columns; c += TOGETHER) {
@@ -208,7 +190,7 @@ TD_TARGET_AVX512 void td_ints_multiply(const td_ints *x, uint32_t rows, const td
             for (uint32_t i = 0; i < TOGETHER; i++)
                 for (uint32_t j = 0; j < TOGETHER; j++)
                     sum[i][j] = _mm512_setzero_ps();
-            for (uint32_t g = 0; g < groups_of(count); g++)
+            for (uint32_t g = 0; g < td_ints_groups(count); g++)
                 for (uint32_t j = 0; j < TOGETHER; j++) {
                     const int16_t *at = w[c + j].codes + g * GROUP;
                     const codes of = {_mm512_load_si512(at), _mm512_load_si512(at + BLOCK)};
@@ -231,7 +213,7 @@ TD_TARGET_AVX512 void td_ints_multiply(const td_ints *x, uint32_t rows, const td
 AVX512 void multiply_row(const td_ints *x, uint32_t weights, const unsigned char *const w[TOGETHER], uint32_t count,
                          float sums[TOGETHER])
 {
-    const uint32_t bytes = block_bytes(weights), blocks = count / BLOCK;
+    const uint32_t bytes = td_ints_block_bytes(weights), blocks = count / BLOCK;
     float scales[TOGETHER][TD_INTS_BLOCKS];
     __m512 sum[TOGETHER], offsets[TOGETHER][TD_INTS_BLOCKS / SCALES];
 
@@ -241,7 +223,7 @@ AVX512 void multiply_row(const td_ints *x, uint32_t weights, const unsigned char
             _mm512_storeu_ps(scales[j] + b, _mm512_mul_ps(load_scales(weights, w[j], b, blocks, &offsets[j][b / SCALES]),
                                                           _mm512_loadu_ps(x->each + b)));
     }
-    for (uint32_t g = 0; g < groups_of(count); g++)
+    for (uint32_t g = 0; g < td_ints_groups(count); g++)
         for (uint32_t j = 0; j < TOGETHER; j++)
             sum[j] = add_group(sum[j], x->codes + g * GROUP,
                                load_codes(weights, w[j] + 2 * g * bytes, second_of(w[j], bytes, g, blocks)),
@@ -253,8 +235,8 @@ AVX512 void multiply_row(const td_ints *x, uint32_t weights, const unsigned char
     }
 }
 
-TD_TARGET_AVX512 void td_ints_multiply_row(const td_ints *x, uint32_t weights, const unsigned char *const w[TOGETHER],
-                                           uint32_t count, float sums[TOGETHER])
+TD_TARGET_AVX512 static void multiply_row_avx512(const td_ints *x, uint32_t weights, const unsigned char *const w[TOGETHER],
+                                                 uint32_t count, float sums[TOGETHER])
 {
     if (weights == TD_LINEAR_Q4_0)
         multiply_row(x, TD_LINEAR_Q4_0, w, count, sums);
@@ -262,5 +244,34 @@ TD_TARGET_AVX512 void td_ints_multiply_row(const td_ints *x, uint32_t weights, c
         multiply_row(x, TD_LINEAR_Q4_1, w, count, sums);
     else
         multiply_row(x, TD_LINEAR_Q8_0, w, count, sums);
+}
+
+/* --- Of the instruction set in use --- */
+
+static bool is_avx512(void)
+{
+    return td_cpu_isa_level() >= TD_ISA_AVX512;
+}
+
+void td_ints_of_x(td_ints *to, const void *x, uint32_t dtype, int64_t at, uint32_t count)
+{
+    (is_avx512() ? of_x_avx512 : td_ints_of_x_avx2)(to, x, dtype, at, count);
+}
+
+void td_ints_of_w(td_ints *to, uint32_t weights, const unsigned char *w, uint32_t count)
+{
+    (is_avx512() ? of_w_avx512 : td_ints_of_w_avx2)(to, weights, w, count);
+}
+
+void td_ints_multiply(const td_ints *x, uint32_t rows, const td_ints *w, uint32_t columns, uint32_t count, float *sums,
+                      uint32_t stride)
+{
+    (is_avx512() ? multiply_avx512 : td_ints_multiply_avx2)(x, rows, w, columns, count, sums, stride);
+}
+
+void td_ints_multiply_row(const td_ints *x, uint32_t weights, const unsigned char *const w[TOGETHER], uint32_t count,
+                          float sums[TOGETHER])
+{
+    (is_avx512() ? multiply_row_avx512 : td_ints_multiply_row_avx2)(x, weights, w, count, sums);
 }
 #endif

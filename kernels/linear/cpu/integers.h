@@ -1,4 +1,4 @@
-/* Products of whole numbers, for weights in blocks of 32, on CPUs with AVX-512 VNNI.
+/* Products of whole numbers, for weights in blocks of 32, on CPUs with AVX2 or AVX-512 VNNI: the same bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -28,6 +28,33 @@ typedef struct td_ints {
     float offsets[TD_INTS_BLOCKS];     /* of x: sums of what its codes stand for */
 } td_ints;
 
+/* Where a block's lower half lies among codes; its upper one is a block further. */
+static inline uint32_t td_ints_place(uint32_t block)
+{
+    return block / 2 * (2 * TD_INTS_BLOCK) + block % 2 * (TD_INTS_BLOCK / 2);
+}
+
+/* Of two blocks each. */
+static inline uint32_t td_ints_groups(uint32_t count)
+{
+    return (count + 2 * TD_INTS_BLOCK - 1) / (2 * TD_INTS_BLOCK);
+}
+
+static inline uint32_t td_ints_block_bytes(uint32_t weights)
+{
+    return weights == TD_LINEAR_Q4_0 ? 18 : weights == TD_LINEAR_Q4_1 ? 20 : 34;
+}
+
+/* Blocks that are not there. */
+static inline void td_ints_clear(td_ints *to, uint32_t count)
+{
+    const uint32_t first = count / (2 * TD_INTS_BLOCK) * (2 * TD_INTS_BLOCK);
+
+    memset(to->each, 0, sizeof to->each);
+    memset(to->offsets, 0, sizeof to->offsets);
+    memset(to->codes + first, 0, (td_ints_groups(count) * 2 * TD_INTS_BLOCK - first) * sizeof *to->codes);
+}
+
 /* `count` channels, whole blocks; x from element `at` on, F16 or BF16. */
 void td_ints_of_x(td_ints *to, const void *x, uint32_t dtype, int64_t at, uint32_t count);
 void td_ints_of_w(td_ints *to, uint32_t weights, const unsigned char *w, uint32_t count);
@@ -39,6 +66,14 @@ void td_ints_multiply(const td_ints *x, uint32_t rows, const td_ints *w, uint32_
 /* The same bits of one row, and of TD_INTS_TOGETHER columns, whose weights are read as they lie. */
 void td_ints_multiply_row(const td_ints *x, uint32_t weights, const unsigned char *const w[TD_INTS_TOGETHER], uint32_t count,
                           float sums[TD_INTS_TOGETHER]);
+
+/* Those of AVX2, which the others are where there is no AVX-512. */
+void td_ints_of_x_avx2(td_ints *to, const void *x, uint32_t dtype, int64_t at, uint32_t count);
+void td_ints_of_w_avx2(td_ints *to, uint32_t weights, const unsigned char *w, uint32_t count);
+void td_ints_multiply_avx2(const td_ints *x, uint32_t rows, const td_ints *w, uint32_t columns, uint32_t count, float *sums,
+                           uint32_t stride);
+void td_ints_multiply_row_avx2(const td_ints *x, uint32_t weights, const unsigned char *const w[TD_INTS_TOGETHER],
+                               uint32_t count, float sums[TD_INTS_TOGETHER]);
 #endif
 
 #endif
