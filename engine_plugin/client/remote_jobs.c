@@ -666,7 +666,7 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
     uint64_t now = td_now_ns(), next = now + TD_REMOTE_SLICE_NS;
     bool all;
 
-    td_jobs_retire_given_up_locked(s);
+    td_jobs_advance_locked(s); /* what is late is given up here: who would wait for the lock to do so might wait for long */
     feed_locked(s, true, line);
     do {
         all = true;

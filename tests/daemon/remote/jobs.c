@@ -127,6 +127,28 @@ void await_return(side *x, tandem_job *job)
     assert_int_equal(ended(x, ticket, PATIENCE).state, TANDEM_JOB_DONE);
 }
 
+/* A job whose deadline passes while it waits for the engine is STALE then, not when its wait is over. */
+static void test_late_waits(void **state)
+{
+    uint64_t in, bytes, begin;
+    tandem_job job;
+    void *host;
+    side x;
+
+    (void)state;
+    open_side(&x, socket_path, NULL, 0);
+    job_of(&shapes[0], 1, &in, &bytes);
+    job = job_of(&shapes[0], new_mem(&x, bytes, &host), &in, &bytes);
+    job.wait = (tandem_point){x.engines, 1};
+    job.deadline_ns = 5 * MS;
+    for (int i = 0; i < 20; i++) {
+        begin = td_now_ns();
+        assert_int_equal(ended(&x, submit(&x, &job), PATIENCE).state, TANDEM_JOB_STALE);
+        assert_true(td_now_ns() - begin < SOON);
+    }
+    close_side(&x);
+}
+
 /* One is being computed, one waits for its turn, one for the engine: killed in the midst of it. */
 static void test_killed(void **state)
 {
@@ -407,6 +429,7 @@ static void test_cancelled_while_copied(void **state)
 }
 
 static const struct CMUnitTest cases[] = {
+    cmocka_unit_test(test_late_waits),
     cmocka_unit_test(test_killed),
     cmocka_unit_test(test_ahead),
     cmocka_unit_test(test_replaced),
