@@ -77,6 +77,15 @@ char *td_arena_text(td_arena *arena, const char *text, size_t bytes)
     return copy;
 }
 
+size_t td_arena_bytes(const td_arena *arena)
+{
+    size_t bytes = 0;
+
+    for (const td_arena_block *block = arena->blocks; block; block = block->next)
+        bytes += block->bytes;
+    return bytes;
+}
+
 static void free_blocks(td_arena_block *block)
 {
     while (block) {

@@ -24,6 +24,9 @@ void *td_arena_grow(td_arena *arena, void *array, uint32_t count, size_t element
 /* A copy of `bytes` bytes with a 0 behind them. */
 char *td_arena_text(td_arena *arena, const char *text, size_t bytes);
 
+/* What it holds, taken or not. */
+size_t td_arena_bytes(const td_arena *arena);
+
 /* What was taken is gone; some memory is kept to be taken again. */
 void td_arena_reset(td_arena *arena);
 void td_arena_free(td_arena *arena);

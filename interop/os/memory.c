@@ -108,6 +108,33 @@ tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *f
                    "a memfd of %" PRIu64 " bytes: %s: %s", bytes, call, strerror(error));
 }
 
+static bool write_all(int fd, const char *from, uint64_t bytes)
+{
+    for (uint64_t at = 0; at < bytes;) {
+        const ssize_t put = pwrite(fd, from + at, (size_t)(bytes - at), (off_t)at);
+
+        if (put <= 0 && errno != EINTR)
+            return false;
+        at += put > 0 ? (uint64_t)put : 0;
+    }
+    return true;
+}
+
+tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t begin_bytes, uint64_t bytes, int *fd, char *why,
+                                   size_t why_bytes)
+{
+    *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd >= 0 && *fd <= STDERR_FILENO)
+        leave_standard(fd);
+    if (*fd >= 0 && write_all(*fd, begin, begin_bytes) && !ftruncate(*fd, (off_t)bytes) &&
+        !fcntl(*fd, F_ADD_SEALS, SEALS_FIXED | F_SEAL_WRITE))
+        return TANDEM_OK;
+    td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a memfd of %" PRIu64 " bytes cannot be made: %s", begin_bytes,
+            strerror(errno));
+    td_fd_close(fd);
+    return TANDEM_ERROR_NOMEM;
+}
+
 tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
 {
     const int flags = fcntl(fd, F_GETFL), seals = fcntl(fd, F_GET_SEALS), wanted = fixed ? SEALS_FIXED : SEALS;

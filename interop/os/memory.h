@@ -36,6 +36,15 @@ enum { TD_MEMFD_PAGE_BYTES = 4096 };
  * Blocks: while it is allocated. */
 tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes);
 
+/* Makes memory of so many bytes, any number, that nobody can change: it begins with a copy of `begin`, and has zeros behind that,
+ * which take no memory. It is for reading, not for being mapped by who must get no SIGBUS. (Linux: a memfd, sealed.)
+ * Returns: NOMEM if the machine has not so much left, or no descriptor.
+ * Owner: the caller, of *fd, until td_fd_close().
+ * Threads: any.
+ * Blocks: while it is copied. */
+tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t begin_bytes, uint64_t bytes, int *fd, char *why,
+                                   size_t why_bytes);
+
 /* Whether a descriptor, from a peer, is such memory of exactly so many bytes. Then it may be mapped.
  * Returns: PROTOCOL if not.
  * Threads: any.

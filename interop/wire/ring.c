@@ -184,6 +184,18 @@ void td_ring_close(td_ring *ring)
     ring->shared = NULL;
 }
 
+tandem_status td_ring_room(const td_ring *ring, uint32_t count, char *why, size_t why_bytes)
+{
+    const uint32_t head = atomic_load_explicit(&ring->shared->head, memory_order_acquire), used = ring->own - head;
+
+    if (used > TD_WIRE_SLOTS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "ring.head is %" PRIu32 " with ring.tail %" PRIu32, head,
+                       ring->own);
+    if (used + count > TD_WIRE_SLOTS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%" PRIu32 " messages are in the ring", used);
+    return TANDEM_OK;
+}
+
 tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes)
 {
     const uint32_t bytes = ((const td_wire_header *)message)->bytes;

@@ -110,6 +110,8 @@ static inline td_shared_report *td_ring_report_of(const td_ring *ring, uint64_t 
                                         (size_t)(ticket % TD_WIRE_REPORTS) * ring->sizes.report_bytes);
 }
 
+/* Client: whether there is room for so many messages, so that td_ring_put() takes them one after the other. BUSY: not now. */
+tandem_status td_ring_room(const td_ring *ring, uint32_t count, char *why, size_t why_bytes);
 /* Client: puts a message (of header.bytes) and wakes the daemon. BUSY: full; ARG: it is longer than a slot. */
 tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes);
 /* Daemon: takes one message that td_wire_check() lets pass, and counts it. BUSY: empty. */

@@ -69,6 +69,24 @@ static void descriptors_are_told_apart(void **state)
         td_fd_close(&pair[i]), td_fd_close(&ends[i]);
 }
 
+/* It begins with what was given, the rest reads as zeros, and nobody changes it. */
+static void sparse_memory_is_for_reading(void **state)
+{
+    const uint64_t bytes = (1ull << 40) + 1; /* more than there is */
+    char got[8];
+    int fd;
+
+    (void)state;
+    assert_int_equal(td_memfd_make_sparse("test", "header", 6, bytes, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_file_read(fd, 0, got, 8, why, sizeof why), TANDEM_OK);
+    assert_memory_equal(got, "header\0\0", 8);
+    assert_int_equal(td_file_read(fd, bytes - 8, got, 8, why, sizeof why), TANDEM_OK);
+    assert_memory_equal(got, "\0\0\0\0\0\0\0\0", 8);
+    assert_int_equal(td_file_read(fd, bytes - 7, got, 8, why, sizeof why), TANDEM_ERROR_IO);
+    assert_true(pwrite(fd, "x", 1, 0) < 0 && ftruncate(fd, 0) < 0 && ftruncate(fd, (off_t)bytes + 1) < 0);
+    td_fd_close(&fd);
+}
+
 static void duplicates_leave_the_standard_ones(void **state)
 {
     const int before = td_fd_dup(STDIN_FILENO);
@@ -361,6 +379,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_passes),
         cmocka_unit_test(descriptors_are_told_apart),
+        cmocka_unit_test(sparse_memory_is_for_reading),
         cmocka_unit_test(duplicates_leave_the_standard_ones),
         cmocka_unit_test(memory_is_mapped_and_given_back),
         cmocka_unit_test(files_are_written_and_read),

@@ -51,6 +51,9 @@ static void test_ring(void **state)
 
                 assert_int_equal(status, ticket - taken <= TD_WIRE_SLOTS ? TANDEM_OK : TANDEM_ERROR_BUSY);
                 ticket += status == TANDEM_OK;
+                for (uint32_t room = 0; room <= TD_WIRE_SLOTS + 1; room++) /* of all, less those that were not taken */
+                    assert_int_equal(td_ring_room(&client, room, why, why_bytes),
+                                     ticket - 1 - taken + room <= TD_WIRE_SLOTS ? TANDEM_OK : TANDEM_ERROR_BUSY);
             }
             assert_int_equal(td_ring_count(&daemon, &count, why, why_bytes), TANDEM_OK);
             assert_int_equal(count, ticket - 1 - taken);
@@ -63,6 +66,8 @@ static void test_ring(void **state)
         }
         m = wire_sample(TD_WIRE_STATS_REPLY);
         assert_int_equal(td_ring_put(&client, &m, why, why_bytes), TANDEM_ERROR_ARG);
+        atomic_store(&daemon.shared->head, client.own + 1); /* which cannot be */
+        assert_int_equal(td_ring_room(&client, 1, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         close_rings(&daemon, &client);
     }
 }
