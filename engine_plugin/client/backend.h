@@ -22,6 +22,8 @@ typedef struct td_mem td_mem;
 typedef struct td_timeline td_timeline;
 typedef struct td_model td_model;
 typedef struct td_model_load td_model_load;
+typedef struct td_instance td_instance;
+typedef struct td_prepared td_prepared;
 typedef struct td_job td_job;
 typedef struct td_submission td_submission;
 
@@ -30,7 +32,6 @@ typedef struct td_backend {
     bool loss_is_told;    /* who saw it get LOST has logged that: calls that fail for it do not */
     uint64_t deciding_ns; /* in how long an executor that was deciding is asked again; UINT64_MAX: its report tells */
     const char *no_fd;    /* why it takes no TANDEM_MEM_FD where it has no GPU of its own */
-    const char *no_networks; /* why it runs none; NULL: it does */
 
     /* The threads that see to jobs, once the device is open. stop: every job is ended, one way or another, and so are they,
      * within 2 s or once the CPU is through with its job; accepts a session that was not started. */
@@ -45,7 +46,12 @@ typedef struct td_backend {
     tandem_status (*model_load)(td_model_load *load, const tandem_model_desc *desc, char *why);
     tandem_status (*model_tensor_locked)(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                          uint64_t shape[4], char *why);
-    /* A mem, a timeline or a model is no longer among the session's, and about to be freed. */
+    /* Makes what an instance has besides its name, or what it has for some numbers besides the program. */
+    tandem_status (*instance_make)(tandem_session *s, td_instance *instance, char *why);
+    tandem_status (*prepare)(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);
+    /* Whether its state is gone with who computed. */
+    bool (*instance_is_lost_locked)(const tandem_session *s, const td_instance *instance);
+    /* A mem, a timeline, a model or an instance is no longer among the session's, and about to be freed. */
     void (*object_end)(tandem_session *s, td_object *object);
 
     /* Whether who computes knows the operation and all that is said of it; NULL: as this library does. */

@@ -26,8 +26,10 @@
  *   scratch.c                    memory of a job's kernels
  *   wait.c                       how threads sleep until a job's end
  *   worker_session.c             a session of the daemon's worker, on what one client's Vulkan has exported
+ *   worker_networks.c            networks there
  *   remote.c                     the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
  *   remote_jobs.c                a job's way there
+ *   remote_networks.c            networks there
  *   remote_objects.c             what is shared
  *   remote_connection.c          what is said
  *
@@ -176,7 +178,11 @@ typedef struct td_model {
     td_tensor_entry *tensors; /* the names lie behind the array */
     uint64_t block_bytes;
     uint32_t tensor_count;
-    td_network *network;            /* its graph (network.h); NULL: its file has none */
+    td_network *network;            /* its graph (network.h); NULL: its file has none, or */
+    const char *no_network;         /* why the session has no use for it; a literal */
+    bool alias;                     /* of another session's, whose network it has */
+    int header;                     /* of a worker's: its file's beginning, for clients; 0: none, and the file's bytes */
+    uint64_t header_bytes;
     struct td_remote_model *remote; /* what the daemon loads, in place of tensors */
 } td_model;
 
@@ -220,7 +226,9 @@ typedef struct td_job {
     uint64_t wait_value, signal_value;
     uint64_t submit_ns, begun_ns, bound_ns; /* CLOCK_MONOTONIC, as life.deadline_ns */
     uint64_t stream_sequence;
-    const td_operation *operation; /* NULL: the job runs a network */
+    const td_operation *operation; /* NULL: the job runs a network, */
+    const td_instance *instance;   /* this one, */
+    const td_prepared *prepared;   /* for these numbers */
     const char *label;             /* of it in profilers; a literal */
     uint32_t view_count;           /* of the arrays below, that many are the job's */
     td_remote_job remote;
@@ -588,8 +596,21 @@ tandem_status td_worker_session_tune(tandem_session *s, const struct td_tuning_t
 uint32_t td_worker_session_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op);
 /* Where a model's tensors are. */
 tandem_mem td_worker_session_model_mem(tandem_session *s, tandem_model model);
-/* The memory of a model of another session's on the same device, which must outlive it. */
-tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
+/* A model of another session's on the same device, which must outlive it. Nobody asks an alias for tensors. */
+tandem_status td_worker_session_alias_model(tandem_session *s, tandem_session *from, tandem_model of, tandem_model *out);
+/* What tells a client of a model's graph: a memfd as PROTOCOL.md has it for GRAPH, which stays the model's; -1: there is none. */
+int td_worker_session_model_header(tandem_session *s, tandem_model model, uint64_t *bytes);
+/* What an instance of it has for its own. */
+uint64_t td_worker_session_state_bytes(tandem_session *s, tandem_model model);
+/* As tandem_model_prepare() and tandem_model_prepared(). All that is prepared for the instance may take so much; mflop: of such
+ * a run. */
+typedef struct td_worker_prepared {
+    uint64_t most_bytes, bytes;
+    double mflop;
+    tandem_prepared as;
+} td_worker_prepared;
+tandem_status td_worker_session_prepare(tandem_session *s, tandem_instance instance, const uint32_t *numbers,
+                                        uint32_t number_count, td_worker_prepared *prepared);
 /* Memory of the session's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim
  * nothing. When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which these sessions alone take. */
 tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t bytes, tandem_mem *out);

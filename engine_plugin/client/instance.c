@@ -50,6 +50,12 @@ void td_instance_free(tandem_session *s, td_instance *instance)
     td_session_free(s, instance, sizeof *instance);
 }
 
+void td_instance_end(tandem_session *s, td_instance *instance)
+{
+    s->ops->object_end(s, &instance->object);
+    td_instance_free(s, instance);
+}
+
 /* --- Instances --- */
 
 td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance, const char *what,
@@ -76,6 +82,23 @@ td_instance *td_instance_take_locked(tandem_session *s, const td_model *model)
         return instance;
     }
     return NULL;
+}
+
+bool td_local_instance_is_lost_locked(const tandem_session *s, const td_instance *instance)
+{
+    (void)s, (void)instance; /* a session that is lost takes no jobs at all */
+    return false;
+}
+
+tandem_status td_instance_check_locked(const tandem_session *s, const td_instance *instance,
+                                       const char *what, char *why)
+{
+    if (!s->ops->instance_is_lost_locked(s, instance))
+        return TANDEM_OK;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST,
+                   "%s is 0x%" PRIx64
+                   ", whose state went with tandemd's worker: destroy it, and make another",
+                   what, instance->object.id);
 }
 
 /* The model of an instance and the instance itself, while a call of this session is at work for
@@ -121,7 +144,12 @@ static tandem_status make_instance(tandem_session *s, td_model *model,
     made->model = model;
     made->desc = *desc;
     made->state = td_mem_new(s, bytes ? bytes : TD_PROGRAM_ALIGN, why);
-    return made->state ? td_mem_make_zeros(s, made->state, why) : TANDEM_ERROR_NOMEM;
+    return made->state ? s->ops->instance_make(s, made, why) : TANDEM_ERROR_NOMEM;
+}
+
+tandem_status td_local_instance_make(tandem_session *s, td_instance *instance, char *why)
+{
+    return td_mem_make_zeros(s, instance->state, why);
 }
 
 static tandem_status make_and_enter(tandem_session *s, tandem_model model,
@@ -199,7 +227,7 @@ tandem_status tandem_instance_destroy(tandem_session *session, tandem_instance i
     }
     pthread_mutex_unlock(&session->lock);
     if (status == TANDEM_OK)
-        td_instance_free(session, found);
+        td_instance_end(session, found);
     return td_session_fail(session, __func__, status, why);
 }
 
@@ -232,14 +260,69 @@ tandem_status td_instance_not_prepared(const td_instance *instance, const uint32
                    where, list);
 }
 
-/* Program and uniforms; without the lock. */
-static tandem_status make_prepared(tandem_session *s, const td_instance *instance,
+uint64_t td_prepared_bytes(const td_prepared *prepared)
+{
+    if (!prepared->program)
+        return 0;
+    return td_arena_bytes(&prepared->program->memory) +
+           td_arena_bytes(&prepared->program->plan->memory) + prepared->uniforms->bytes;
+}
+
+tandem_status td_prepared_make_uniforms(tandem_session *s, td_prepared *prepared, char *why)
+{
+    uint64_t bytes;
+
+    if (!td_mul_u64(prepared->slot_bytes, s->jobs_in_flight, &bytes))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
+                       "no memory for %" PRIu64 " bytes of uniforms", prepared->uniform_bytes);
+    prepared->uniforms = td_mem_new(s, bytes, why);
+    return prepared->uniforms ? td_mem_make_filled(s, prepared->uniforms, why) : TANDEM_ERROR_NOMEM;
+}
+
+/* Of each slot, for a run of this size; tandemd's worker takes a job's as it comes, so much as its
+ * client may have. */
+static tandem_status reserve_scratch_locked(tandem_session *s, uint64_t bytes, char *why)
+{
+    td_submission nobody = {.most_bytes = UINT64_MAX};
+    tandem_status status = TANDEM_OK;
+
+    for (uint32_t i = 0; i < s->jobs_in_flight && status == TANDEM_OK && !s->of_worker; i++)
+        status = td_scratch_reserve_locked(s, &s->jobs[i], &nobody, bytes, why);
+    return status;
+}
+
+tandem_status td_local_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared,
+                               char *why)
+{
+    const td_program *program = prepared->program;
+    tandem_status status = td_prepared_make_uniforms(s, prepared, why);
+
+    (void)instance;
+    if (status != TANDEM_OK)
+        return status;
+    prepared->as = (tandem_prepared){.struct_bytes = sizeof prepared->as,
+                                     .record_count = program->plan->record_count,
+                                     .chain = program->chain,
+                                     .scratch_bytes = program->plan->scratch_bytes,
+                                     .uniform_bytes = prepared->uniform_bytes};
+    pthread_mutex_lock(&s->lock);
+    while (s->enqueuing) /* by the worker, without the lock; a stream has one caller at a time */
+        td_cond_wait_until(s, &s->changed, td_now_ns() + ENQUEUING_NS);
+    if (s->stream)
+        status = td_stream_prepare(s->stream, program->plan, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = reserve_scratch_locked(s, program->plan->scratch_bytes, why);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* Without the lock. */
+static tandem_status make_prepared(tandem_session *s, td_instance *instance,
                                    const uint32_t *numbers, td_prepared *out, char *why)
 {
     const td_graph *graph = instance->model->network->graph;
     td_target target = s->target;
     tandem_status status;
-    uint64_t bytes;
 
     target.commit = instance->desc.deadlines;
     target.precision = instance->desc.precision;
@@ -256,11 +339,7 @@ static tandem_status make_prepared(tandem_session *s, const td_instance *instanc
             out->uniform_bytes = tensor->offset + tensor->bytes;
     }
     out->slot_bytes = td_align_up(out->uniform_bytes + 1, TD_PROGRAM_ALIGN);
-    if (!td_mul_u64(out->slot_bytes, s->jobs_in_flight, &bytes))
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
-                       "no memory for %" PRIu64 " bytes of uniforms", out->uniform_bytes);
-    out->uniforms = td_mem_new(s, bytes, why);
-    return out->uniforms ? td_mem_make_filled(s, out->uniforms, why) : TANDEM_ERROR_NOMEM;
+    return s->ops->prepare(s, instance, out, why);
 }
 
 /* Nothing, or what no job uses and was used longest ago; NULL: there is no such thing. */
@@ -281,28 +360,24 @@ static td_prepared *find_place(td_instance *instance)
 
 /* Keeps what was made; *made is what has to be freed instead of it, if anything. */
 static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instance,
-                                          td_prepared *made, char *why)
+                                          td_prepared *made, uint64_t most_bytes, char *why)
 {
-    td_submission nobody = {.most_bytes = UINT64_MAX};
+    uint64_t bytes = td_prepared_bytes(made);
     td_prepared *place, old;
-    tandem_status status = TANDEM_OK;
 
     count_mem_locked(s, made->uniforms);
     if (td_instance_find_prepared(instance, made->numbers)) /* another thread was faster */
         return TANDEM_OK;
-    while (s->enqueuing) /* by the worker, without the lock; a stream has one caller at a time */
-        td_cond_wait_until(s, &s->changed, td_now_ns() + ENQUEUING_NS);
-    if (s->stream)
-        status = td_stream_prepare(s->stream, made->program->plan, why, TD_WHY_BYTES);
-    for (uint32_t i = 0; i < s->jobs_in_flight && status == TANDEM_OK; i++)
-        status = td_scratch_reserve_locked(s, &s->jobs[i], &nobody,
-                                           made->program->plan->scratch_bytes, why);
-    if (status != TANDEM_OK)
-        return status;
     place = find_place(instance);
     if (!place)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY,
                        "jobs use all %d sets of numbers that are prepared", TD_PREPARED);
+    for (int i = 0; i < TD_PREPARED; i++)
+        bytes += &instance->prepared[i] == place ? 0 : td_prepared_bytes(&instance->prepared[i]);
+    if (bytes > most_bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
+                       "what is prepared takes %" PRIu64 " bytes, and may take %" PRIu64, bytes,
+                       most_bytes);
     made->used = s->last_number;
     old = *place;
     *place = *made;
@@ -310,39 +385,51 @@ static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instan
     return TANDEM_OK;
 }
 
-tandem_status tandem_model_prepare(tandem_session *session, tandem_instance instance,
-                                   const uint32_t *numbers, uint32_t number_count)
+tandem_status td_instance_prepare(tandem_session *s, tandem_instance instance,
+                                  const uint32_t *numbers, uint32_t number_count,
+                                  uint64_t most_bytes, char *why)
 {
-    char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
     td_prepared made = {0};
     td_instance *found;
     bool makes = false;
 
-    if (!td_session_usable(session, __func__))
-        return TANDEM_ERROR_ARG;
-    pthread_mutex_lock(&session->lock);
-    found = td_instance_find_locked(session, instance, "instance", why);
+    pthread_mutex_lock(&s->lock);
+    found = td_instance_find_locked(s, instance, "instance", why);
     if (found)
         status = td_network_check_numbers(found->model->network, numbers, number_count, "", why);
-    if (status == TANDEM_OK && session->broken)
-        status = td_fail(why, sizeof why, session->broken, "the device failed earlier: %s",
-                         tandem_status_text(session->broken));
+    if (status == TANDEM_OK)
+        status = td_instance_check_locked(s, found, "instance", why);
+    if (status == TANDEM_OK && s->broken)
+        status = td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s",
+                         tandem_status_text(s->broken));
     makes = status == TANDEM_OK && !td_instance_find_prepared(found, numbers);
     if (makes)
         hold_locked(found->model, found->state);
-    pthread_mutex_unlock(&session->lock);
+    pthread_mutex_unlock(&s->lock);
     if (!makes)
-        return td_session_fail(session, __func__, status, why);
-    status = make_prepared(session, found, numbers, &made, why);
-    pthread_mutex_lock(&session->lock);
+        return status;
+    status = make_prepared(s, found, numbers, &made, why);
+    pthread_mutex_lock(&s->lock);
     if (status == TANDEM_OK)
-        status = keep_prepared_locked(session, found, &made, why);
+        status = keep_prepared_locked(s, found, &made, most_bytes, why);
     else if (made.uniforms)
-        count_mem_locked(session, made.uniforms);
-    let_go_locked(session, found->model, found->state);
-    pthread_mutex_unlock(&session->lock);
-    free_prepared(session, &made);
+        count_mem_locked(s, made.uniforms);
+    let_go_locked(s, found->model, found->state);
+    pthread_mutex_unlock(&s->lock);
+    free_prepared(s, &made);
+    return status;
+}
+
+tandem_status tandem_model_prepare(tandem_session *session, tandem_instance instance,
+                                   const uint32_t *numbers, uint32_t number_count)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    status = td_instance_prepare(session, instance, numbers, number_count, UINT64_MAX, why);
     return td_session_fail(session, __func__, status, why);
 }
 
@@ -370,10 +457,7 @@ tandem_status tandem_model_prepared(tandem_session *session, tandem_instance ins
         const td_prepared *of = td_instance_find_prepared(found, numbers);
 
         if (of)
-            known = (tandem_prepared){.record_count = of->program->plan->record_count,
-                                      .chain = of->program->chain,
-                                      .scratch_bytes = of->program->plan->scratch_bytes,
-                                      .uniform_bytes = of->uniform_bytes};
+            known = of->as;
         else
             status = td_instance_not_prepared(found, numbers, "", why);
     }

@@ -322,9 +322,6 @@ static tandem_status check_job(const tandem_session *s, const tandem_job *desc, 
     char names[TD_WHY_BYTES];
     tandem_status status;
 
-    if (desc->operation == TANDEM_OPERATION_RUN && s->ops->no_networks)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "job.operation is %u (run): %s", desc->operation,
-                       s->ops->no_networks);
     if (desc->operation != TANDEM_OPERATION_RUN && (!operation || (operation->internal && !s->of_worker))) {
         td_operation_names(names, sizeof names);
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be %s, %u (run)", desc->operation,

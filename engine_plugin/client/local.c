@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "engine_plugin/client/local.h"
+#include "engine_plugin/client/network.h"
 
 #define DRAIN_NS 1000000000u   /* what jobs on the GPU get at the end before their waits are released by force */
 #define DECIDING_NS 20000u     /* a device that has claimed decides within microseconds */
@@ -174,6 +175,9 @@ const td_backend td_backend_local = {
     .timeline_share = td_local_timeline_share,
     .model_load = td_local_model_load,
     .model_tensor_locked = td_local_model_tensor_locked,
+    .instance_make = td_local_instance_make,
+    .prepare = td_local_prepare,
+    .instance_is_lost_locked = td_local_instance_is_lost_locked,
     .object_end = object_end,
     .submit_locked = td_local_submit_locked,
     .announce_locked = announce,

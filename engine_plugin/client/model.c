@@ -16,7 +16,10 @@ void td_model_free(tandem_session *s, td_model *model)
     if (model->mem)
         td_mem_free(s, model->mem);
     td_remote_model_free(s, model);
-    td_network_free(s, model->network);
+    if (!model->alias)
+        td_network_free(s, model->network);
+    if (model->header)
+        td_fd_close(&model->header);
     td_session_free(s, model->tensors, model->block_bytes);
     td_session_free(s, model, sizeof *model);
 }
@@ -40,6 +43,8 @@ tandem_status td_model_load_begin(tandem_session *s, const tandem_model_desc *de
     if (!load->model)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a model");
     status = td_model_file_open(load, desc, why);
+    if (status == TANDEM_OK && s->of_worker)
+        status = td_worker_model_keep_header(load, why);
     if (status == TANDEM_OK)
         status = td_model_file_lay_out(load, &bytes, why);
     if (status != TANDEM_OK)
@@ -270,7 +275,7 @@ void td_model_end(tandem_session *s, td_model *model)
         instance = td_instance_take_locked(s, model);
         pthread_mutex_unlock(&s->lock);
         if (instance)
-            td_instance_free(s, instance);
+            td_instance_end(s, instance);
     } while (instance);
     td_model_free(s, model);
 }

@@ -53,8 +53,6 @@ static tandem_status open_safetensors(td_model_load *load, const tandem_model_de
                        "desc.sequences is %" PRIu32 " and desc.context %" PRIu32
                        "; both must be 0, as this is no GGUF file",
                        desc->sequences, desc->context);
-    if (load->s->of_worker) /* which has no use for a graph */
-        return TANDEM_OK;
     return td_network_read(load->s, &load->file, &load->model->network, why);
 }
 

@@ -142,9 +142,9 @@ td_model *td_network_find_locked(tandem_session *s, tandem_model model, tandem_s
     td_model *found = (td_model *)td_table_find_locked(s, TD_KIND_MODEL, model, "model", why);
 
     *status = TANDEM_ERROR_ARG;
-    if (found && s->ops->no_networks)
+    if (found && found->no_network)
         *status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "model is 0x%" PRIx64 ": %s",
-                          model, s->ops->no_networks);
+                          model, found->no_network);
     else if (found && found->network)
         *status = TANDEM_OK;
     else if (found)
@@ -176,7 +176,7 @@ tandem_status tandem_model_info(tandem_session *session, tandem_model model,
     const td_model *found =
         (td_model *)td_table_find_locked(session, TD_KIND_MODEL, model, "model", why);
     const td_network *of = found ? found->network : NULL;
-    if (found && session->ops->no_networks)
+    if (found && found->no_network)
         td_network_find_locked(session, model, &status, why);
     else
         status = found ? TANDEM_OK : TANDEM_ERROR_ARG;

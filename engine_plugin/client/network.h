@@ -6,6 +6,9 @@
  *   instance.c   instances, and what they have for some numbers: program, uniforms, scratch
  *   run.c        a job that runs one
  *
+ * What tandemd's worker has besides is in worker_networks.c, and what a session of tandemd's has in
+ * remote_networks.c.
+ *
  * A job of a network has the views of its program's plan: weights, state and uniforms, whose mems
  * are the session's own, then the caller's bindings. A mem in use stands for what it belongs to:
  * the model, the instance, what was prepared.
@@ -27,8 +30,8 @@ struct td_network {
     char binding_names[TD_GRAPH_BINDINGS][TD_BINDING_NAME_BYTES]; /* as texts call them */
 };
 
-/* What an instance has for some numbers. */
-typedef struct td_prepared {
+/* What an instance has for some numbers. Where tandemd computes, the program is what checks go by. */
+struct td_prepared {
     const td_program *program; /* NULL: nothing */
     uint32_t numbers[TD_GRAPH_NUMBERS];
     uint64_t used;    /* when last, by the session's count of jobs */
@@ -36,15 +39,18 @@ typedef struct td_prepared {
     td_mem *uniforms; /* a copy for each slot, slot_bytes each */
     uint64_t slot_bytes;
     uint64_t uniform_bytes; /* that a run brings */
-} td_prepared;
+    tandem_prepared as;     /* what tandem_model_prepared() says */
+};
 
-typedef struct td_instance {
+struct td_instance {
     td_object object;
     td_model *model;
     td_mem *state; /* with at least a byte: there, too, where the network has none */
     tandem_instance_desc desc;
+    uint64_t remote_id; /* what it is in the daemon, */
+    uint32_t connection, worker; /* as long as these last */
     td_prepared prepared[TD_PREPARED];
-} td_instance;
+};
 
 /* network.c. make: of a graph, which it takes; *graph is NULL then. read: of a file that has a
  * graph, else *out is NULL; PROTOCOL, saying where it is wrong. weight: where a tensor of the
@@ -62,17 +68,30 @@ tandem_status td_network_check_numbers(const td_network *network, const uint32_t
 td_model *td_network_find_locked(tandem_session *s, tandem_model model, tandem_status *status,
                                  char *why);
 
-/* instance.c. find: NULL and the reason, naming `what`. find_prepared: NULL where these numbers are
- * not; then the reason is not_prepared. */
+/* instance.c. find: NULL and the reason, naming `what`. check: LOST, likewise. find_prepared: NULL
+ * where these numbers are not; then the reason is not_prepared. */
 td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance, const char *what,
                                      char *why);
+tandem_status td_instance_check_locked(const tandem_session *s, const td_instance *instance,
+                                       const char *what, char *why);
 td_prepared *td_instance_find_prepared(td_instance *instance, const uint32_t *numbers);
 tandem_status td_instance_not_prepared(const td_instance *instance, const uint32_t *numbers,
                                        const char *where, char *why);
+/* As tandem_model_prepare(). All that is prepared for the instance takes no more than `most_bytes`;
+ * NOMEM otherwise. */
+tandem_status td_instance_prepare(tandem_session *s, tandem_instance instance,
+                                  const uint32_t *numbers, uint32_t number_count,
+                                  uint64_t most_bytes, char *why);
+/* What it holds: memory of the host's, too. */
+uint64_t td_prepared_bytes(const td_prepared *prepared);
+/* The uniforms of each slot of the session's. */
+tandem_status td_prepared_make_uniforms(tandem_session *s, td_prepared *prepared, char *why);
 /* Whose model is destroyed: one each call, which nobody finds any more; NULL: there is none. free:
  * of one that no job uses; not locked. */
 td_instance *td_instance_take_locked(tandem_session *s, const td_model *model);
 void td_instance_free(tandem_session *s, td_instance *instance);
+/* The same of one that was the session's: who computes is told. */
+void td_instance_end(tandem_session *s, td_instance *instance);
 
 /* run.c. bind: what a run names becomes the job's, its program the job's plan; the uniforms of slot
  * `slot` are its own. take: the values of its uniforms go there. note: it is in the engine's
@@ -81,5 +100,14 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
                                  const tandem_run *run, char *why);
 void td_run_take_uniforms_locked(td_job *job, const tandem_run *run);
 void td_run_note_recorded_locked(tandem_session *s, const tandem_run *run);
+
+/* worker_networks.c: the file of the model that is loaded as its clients get it. */
+tandem_status td_worker_model_keep_header(td_model_load *load, char *why);
+
+/* Those of td_backend_local that are here, in instance.c. */
+tandem_status td_local_instance_make(tandem_session *s, td_instance *instance, char *why);
+tandem_status td_local_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared,
+                               char *why);
+bool td_local_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
 
 #endif

@@ -25,6 +25,7 @@ typedef struct td_remote_ask {
     bool answered;
     tandem_status status; /* LOST: there will be no answer */
     td_wire_message answer;
+    int fd; /* that came with it, or -1 */
 } td_remote_ask;
 
 struct td_remote {
@@ -43,7 +44,8 @@ struct td_remote {
     bool worker_needs_wake;    /* a caller did its work; the last one to leave wakes it */
     bool led;                  /* a caller has ended the last job */
     td_spin_budget values, results; /* for values that were announced, for ends of jobs */
-    uint32_t connection; /* how many there were */
+    uint32_t connection; /* how many there were, */
+    uint32_t worker;     /* and how many workers, of all those daemons */
     td_conn conn;
     td_wire_rules rules;
     td_ring ring;
@@ -71,9 +73,9 @@ void td_remote_poke(const td_remote *r);
 tandem_status td_remote_gone(const td_remote *r, char *why);
 /* Sleeps until there is something to do, at most `ns`; called without the lock. */
 void td_remote_sleep(td_remote *r, bool writes, uint64_t ns);
-/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `ring`, for
- * whoever makes the connection: gets the descriptor of a WELCOME. */
-tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *ring,
+/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. *got, unless that is
+ * NULL, is the descriptor that came with it. */
+tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *got,
                                    char *why);
 /* Connects, and shares nothing yet; called and left with the lock held. On failure nothing is left. */
 tandem_status td_remote_connect_locked(tandem_session *s, char *why);
@@ -94,6 +96,22 @@ tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, td_submiss
 void td_remote_announce_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
 bool td_remote_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns);
 void td_remote_caller_leaves_locked(tandem_session *s);
+/* What a job's view is in, and a point, in the daemon's ids; the job's submit time, deadline and points, likewise. */
+typedef struct td_remote_heading {
+    uint64_t ticket, submit_ns, deadline_ns;
+    tandem_point wait, signal;
+} td_remote_heading;
+tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why);
+tandem_status td_remote_head_locked(tandem_session *s, td_job *job, td_remote_heading *out, char *why);
+
+/* remote_networks.c. load: the network of a model that the daemon has loaded. describe: a job that runs one, as a RUN. put: that,
+ * behind the uniforms that do not fit into it; BUSY: nothing of it. */
+tandem_status td_remote_network_load(td_model_load *load, char *why);
+tandem_status td_remote_describe_run_locked(tandem_session *s, td_job *job, td_wire_run *out, char *why);
+tandem_status td_remote_put_run_locked(tandem_session *s, const td_job *job, const td_wire_run *run, char *why);
+tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, char *why);
+tandem_status td_remote_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);
+bool td_remote_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
 
 /* remote_objects.c. Those of td_backend_remote. While there is no daemon, a mem or a timeline is shared with the next. */
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);

@@ -52,8 +52,8 @@ static void own_signals_locked(tandem_session *s)
     td_remote_wake_locked(s);
 }
 
-/* OK: go on; else why the connection is over. */
-static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, char *why)
+/* OK: go on; else why the connection is over. *fd may be taken. */
+static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, int *fd, char *why)
 {
     td_remote *r = s->remote;
 
@@ -64,6 +64,8 @@ static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, ch
             if (r->asks[i].serial == m->header.serial && !r->asks[i].answered) {
                 r->asks[i].answer = *m;
                 r->asks[i].answered = true;
+                r->asks[i].fd = *fd;
+                *fd = -1;
                 pthread_cond_broadcast(&s->changed);
             }
         return TANDEM_OK;
@@ -78,6 +80,7 @@ static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, ch
         char text[TD_WHY_BYTES];
 
         td_text(text, sizeof text, "its worker was replaced: %s", m->reset.text);
+        r->worker++;
         keep_failed(s, m->reset.last_ticket, true, text);
         own_signals_locked(s);
         return TANDEM_OK;
@@ -91,8 +94,8 @@ static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, ch
     }
 }
 
-/* Takes all that has come. `ring` gets the descriptor of a WELCOME. */
-static tandem_status take_locked(tandem_session *s, int *ring, char *why)
+/* Takes all that has come. */
+static tandem_status take_locked(tandem_session *s, char *why)
 {
     td_remote *r = s->remote;
 
@@ -105,12 +108,8 @@ static tandem_status take_locked(tandem_session *s, int *ring, char *why)
             return TANDEM_OK;
         if (status != TANDEM_OK)
             return status;
-        if (m.header.type == TD_WIRE_WELCOME && ring && *ring < 0) {
-            *ring = fds[0];
-            fds[0] = -1;
-        }
+        status = hear_locked(s, &m, &fds[0], why);
         td_fd_close(&fds[0]);
-        status = hear_locked(s, &m, why);
         if (status != TANDEM_OK)
             return status;
     }
@@ -147,9 +146,7 @@ static tandem_status send_locked(tandem_session *s, const td_wire_message *m, in
     return status;
 }
 
-/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `ring` as in
- * take_locked(), for whoever makes the connection. */
-tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *ring,
+tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *got,
                                    char *why)
 {
     td_remote *r = s->remote;
@@ -175,7 +172,7 @@ tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd
     status = send_locked(s, m, fd, why);
     if (status != TANDEM_OK)
         return status;
-    *a = (td_remote_ask){.serial = m->header.serial};
+    *a = (td_remote_ask){.serial = m->header.serial, .fd = -1};
     r->heard_ns = begin_ns;
     while (!a->answered && status == TANDEM_OK) {
         if (td_now_ns() - begin_ns > bound_ns)
@@ -193,7 +190,7 @@ tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd
             pthread_mutex_lock(&s->lock);
             if (writes)
                 td_conn_flush(&r->conn, why, TD_WHY_BYTES);
-            status = take_locked(s, ring, why);
+            status = take_locked(s, why);
         }
     }
     if (a->answered) {
@@ -207,6 +204,11 @@ tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL, "it answers with %s, not %s",
                              td_wire_name(m->header.type), td_wire_name(wanted));
     }
+    if (got && status == TANDEM_OK) {
+        *got = a->fd;
+        a->fd = -1;
+    }
+    td_fd_close(&a->fd);
     a->serial = 0;
     pthread_cond_broadcast(&s->changed);
     return status;
@@ -221,6 +223,7 @@ void td_remote_disconnect_locked(tandem_session *s, const char *why)
 
     r->up = false;
     r->connection++;
+    r->worker++;
     td_text(r->gone, sizeof r->gone, "%s", why);
     for (uint32_t i = 0; i < TD_REMOTE_ASKS; i++)
         if (r->asks[i].serial && !r->asks[i].answered) {
@@ -254,7 +257,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     tandem_status status;
     int ring = -1;
 
-    m.hello.features = TD_WIRE_MODELS;
+    m.hello.features = TD_WIRE_MODELS | TD_WIRE_NETWORKS;
     td_wire_operations_here(&r->rules, m.hello.operations);
     m.hello.identity = r->identity;
     m.hello.share = r->share;
@@ -384,7 +387,7 @@ tandem_status td_remote_serve_locked(tandem_session *s, char *why)
                 status = TANDEM_OK;
         }
         if (status == TANDEM_OK)
-            status = take_locked(s, NULL, why);
+            status = take_locked(s, why);
         if (status == TANDEM_OK)
             status = look_after_locked(s, why);
     }

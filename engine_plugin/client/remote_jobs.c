@@ -67,7 +67,7 @@ static bool has_bounced(const td_job *job, bool in)
     return has;
 }
 
-static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t view, tandem_view *out, char *why)
+tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why)
 {
     td_remote *r = s->remote;
     td_mem *mem = job->mems[view];
@@ -83,7 +83,7 @@ static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t vie
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
                        job->names[view], mem->object.id, tandem_status_text(status));
-    out->mem = mem->shared.id;
+    *id = mem->shared.id;
     return TANDEM_OK;
 }
 
@@ -104,36 +104,52 @@ static tandem_status name_point(tandem_session *s, td_timeline *timeline, uint64
     return TANDEM_OK;
 }
 
-/* The job in the daemon's ids; where the host signals, its points are this side's. */
-static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m, char *why)
+tandem_status td_remote_head_locked(tandem_session *s, td_job *job, td_remote_heading *out, char *why)
 {
     td_remote *r = s->remote;
     const uint64_t now = td_now_ns();
+    tandem_status status = TANDEM_OK;
+
+    *out = (td_remote_heading){.submit_ns = now};
+    if (job->life.has_deadline)
+        out->deadline_ns = job->life.deadline_ns > now ? job->life.deadline_ns - now : 1;
+    if (td_gpu_signals(s) && job->wait)
+        status = name_point(s, job->wait, job->wait_value, &out->wait, why);
+    if (status == TANDEM_OK && td_gpu_signals(s) && job->signal)
+        status = name_point(s, job->signal, job->signal_value, &out->signal, why);
+    out->ticket = r->rules.next_ticket; /* behind all that sleeps */
+    if (!td_gpu_signals(s) && (job->wait || job->signal))
+        out->signal = (tandem_point){r->ends_id, out->ticket};
+    return status;
+}
+
+/* An operation in the daemon's ids; where the host signals, its points are this side's. */
+static tandem_status describe_operation(tandem_session *s, td_job *job, td_wire_message *m, char *why)
+{
+    td_remote *r = s->remote;
     const td_operation_layout *layout = &job->operation->layout;
     tandem_operands *op = &m->job.job.op;
     tandem_status status = TANDEM_OK;
+    td_remote_heading heading;
 
     *m = td_wire_new(TD_WIRE_JOB, 0);
-    m->job.submit_ns = now;
     m->job.job.struct_bytes = sizeof m->job.job;
     m->job.job.operation = layout->number;
-    if (job->life.has_deadline)
-        m->job.job.deadline_ns = job->life.deadline_ns > now ? job->life.deadline_ns - now : 1;
     memcpy(op, &job->remote.op, layout->bytes);
     for (uint32_t i = 0; i < layout->view_count && status == TANDEM_OK; i++)
         if (job->mems[i])
-            status = name_mem(s, job, i, td_view_of(layout, op, i), why);
+            status = td_remote_name_mem_locked(s, job, i, &td_view_of(layout, op, i)->mem, why);
         else
             *td_view_of(layout, op, i) = (tandem_view){0};
-    if (status == TANDEM_OK && td_gpu_signals(s) && job->wait)
-        status = name_point(s, job->wait, job->wait_value, &m->job.job.wait, why);
-    if (status == TANDEM_OK && td_gpu_signals(s) && job->signal)
-        status = name_point(s, job->signal, job->signal_value, &m->job.job.signal, why);
+    if (status == TANDEM_OK)
+        status = td_remote_head_locked(s, job, &heading, why);
     if (status != TANDEM_OK)
         return status;
-    m->job.ticket = r->rules.next_ticket; /* behind all that sleeps */
-    if (!td_gpu_signals(s) && (job->wait || job->signal))
-        m->job.job.signal = (tandem_point){r->ends_id, m->job.ticket};
+    m->job.ticket = heading.ticket;
+    m->job.submit_ns = heading.submit_ns;
+    m->job.job.deadline_ns = heading.deadline_ns;
+    m->job.job.wait = heading.wait;
+    m->job.job.signal = heading.signal;
     status = td_wire_takes(&r->rules, layout, op, why, TD_WHY_BYTES); /* tandemd may be another since it was submitted */
     if (status == TANDEM_OK)
         status = td_wire_cut(m, r->rules.sizes.job_bytes, why, TD_WHY_BYTES);
@@ -142,6 +158,17 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
     return td_wire_check(&r->rules, TD_WIRE_RING, m, m->header.bytes, 0, why, TD_WHY_BYTES) == TANDEM_OK
                ? TANDEM_OK
                : TANDEM_ERROR_ARG;
+}
+
+static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m, char *why)
+{
+    return job->operation ? describe_operation(s, job, m, why) : td_remote_describe_run_locked(s, job, &m->run, why);
+}
+
+static tandem_status put_job(tandem_session *s, const td_job *job, const td_wire_message *m, char *why)
+{
+    return job->operation ? td_ring_put(&s->remote->ring, m, why, TD_WHY_BYTES)
+                          : td_remote_put_run_locked(s, job, &m->run, why);
 }
 
 static void cancel_there(td_remote *r, uint64_t ticket)
@@ -392,7 +419,7 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     if (status == TANDEM_OK && job->wait && td_gpu_signals(s))
         announce_submitted_locked(s, job->wait);
     if (status == TANDEM_OK)
-        status = td_ring_put(&r->ring, &m, why, TD_WHY_BYTES);
+        status = put_job(s, job, &m, why);
     if (status == TANDEM_ERROR_BUSY)
         return status;
     /* To whoever gives the job up: the daemon decides, and its verdict is in the report. */
@@ -406,10 +433,10 @@ static tandem_status send_job(tandem_session *s, td_job *job)
         answer(job, TANDEM_JOB_FAILED, status, true, why);
         return TANDEM_OK;
     }
+    job->remote.ticket = r->rules.next_ticket;
     td_wire_took(&r->rules, TD_WIRE_RING, &m);
     if (!td_remote_owes_locked(s))
         r->heard_ns = td_now_ns();
-    job->remote.ticket = m.job.ticket;
     job->remote.connection = r->connection;
     job->remote.sent_ns = td_now_ns();
     return TANDEM_OK;

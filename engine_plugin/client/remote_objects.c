@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
 #include "interop/os/file.h"
 #include "interop/os/memory.h"
@@ -261,13 +262,14 @@ void td_remote_object_end(tandem_session *s, td_object *object)
     const td_mem *mem = (const td_mem *)object;
     const td_timeline *timeline = (const td_timeline *)object;
     const td_model *model = (const td_model *)object;
+    const td_instance *instance = (const td_instance *)object;
 
     switch ((td_kind)(object->id >> 60)) {
     case TD_KIND_MEM: end_remote(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection); break;
     case TD_KIND_TIMELINE: end_remote(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection); break;
     case TD_KIND_MODEL: end_remote(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection); break;
-    case TD_KIND_TICKET:
-    case TD_KIND_INSTANCE: break;
+    case TD_KIND_INSTANCE: end_remote(s, TD_WIRE_INSTANCE_DESTROY, instance->remote_id, instance->connection); break;
+    case TD_KIND_TICKET: break;
     }
 }
 
@@ -296,8 +298,8 @@ tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc 
         td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
     } else if (desc->sequences || desc->context) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                         "desc.sequences is %u and desc.context %u: %s", desc->sequences, desc->context,
-                         s->ops->no_networks);
+                         "desc.sequences is %u and desc.context %u; for tandemd they must be 0: one, and the file's own",
+                         desc->sequences, desc->context);
     } else if (strlen(from) >= sizeof model->remote->path) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "path has %zu bytes, more than %zu", strlen(from),
                          sizeof model->remote->path - 1);
@@ -306,6 +308,8 @@ tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc 
         pthread_mutex_lock(&s->lock);
         status = s->remote->up ? load_locked(s, model, text) : td_remote_gone(s->remote, text);
         pthread_mutex_unlock(&s->lock);
+        if (status == TANDEM_OK)
+            status = td_remote_network_load(load, text);
         if (status != TANDEM_OK)
             td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(desc->path), text);
     }

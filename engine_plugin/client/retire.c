@@ -65,7 +65,7 @@ static void free_locked(tandem_session *s, td_object *object)
     case TD_KIND_MEM: td_mem_end(s, (td_mem *)object); break;
     case TD_KIND_TIMELINE: td_timeline_end(s, (td_timeline *)object); break;
     case TD_KIND_MODEL: td_model_end(s, (td_model *)object); break;
-    default: td_instance_free(s, (td_instance *)object); break;
+    default: td_instance_end(s, (td_instance *)object); break;
     }
     pthread_mutex_lock(&s->lock);
 }

@@ -110,7 +110,9 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
     if (!instance)
         return TANDEM_ERROR_ARG;
     const td_network *network = instance->model->network;
-    status = check_run(network, run, why);
+    status = td_instance_check_locked(s, instance, "run.instance", why);
+    if (status == TANDEM_OK)
+        status = check_run(network, run, why);
     if (status != TANDEM_OK)
         return status;
     if (job->life.has_deadline && !instance->desc.deadlines)
@@ -133,6 +135,8 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
     if (status != TANDEM_OK)
         return status;
     prepared->used = s->last_number + 1;
+    job->instance = instance;
+    job->prepared = prepared;
     job->atomic_commit = prepared->program->claims;
     job->plan = td_plan_use(prepared->program->plan);
     job->label = "tandem run";

@@ -115,32 +115,6 @@ tandem_mem td_worker_session_model_mem(tandem_session *s, tandem_model model)
     return mem;
 }
 
-tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out)
-{
-    char why[TD_WHY_BYTES] = "";
-    td_mem *mem = NULL, *source;
-    tandem_status status = TANDEM_ERROR_ARG;
-    uint64_t address = 0, bytes = 0;
-
-    *out = 0;
-    pthread_mutex_lock(&from->lock);
-    source = td_mem_find_locked(from, of, "mem", why);
-    if (source) {
-        address = source->address;
-        bytes = source->bytes;
-    }
-    pthread_mutex_unlock(&from->lock);
-    if (source) {
-        mem = td_mem_new(s, bytes, why);
-        status = mem ? TANDEM_OK : TANDEM_ERROR_NOMEM;
-    }
-    if (mem) {
-        mem->address = address;
-        status = td_mem_enter(s, mem, out, why);
-    }
-    return td_session_fail(s, __func__, status, why);
-}
-
 tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t bytes, tandem_mem *out)
 {
     char why[TD_WHY_BYTES] = "";

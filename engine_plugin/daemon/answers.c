@@ -9,6 +9,7 @@
 #include "engine_plugin/daemon/clients.h"
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/manager.h"
+#include "engine_plugin/daemon/networks.h"
 #include "engine_plugin/daemon/pass.h"
 #include "engine_plugin/daemon/queue_dispatch.h"
 #include "engine_plugin/daemon/queue_jobs.h"
@@ -18,24 +19,7 @@
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
 
-static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tandem_status status, const char *why)
-{
-    for (uint32_t i = 0; i < c->count; i++) {
-        td_work *work = c->order[i];
-        bool uses = false;
-
-        for (int v = 0; v < TD_MAX_VIEWS; v++)
-            uses = uses || work->mems[v] == mem;
-        uses = uses || work->wait == mem || work->signal == mem;
-        if (!uses || work->at_worker || td_work_is_given_up(work))
-            continue;
-        td_client_error(b, c, 0, work->ticket, status, why);
-        td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
-    }
-    td_queue_retire_given_up(b, c);
-}
-
-/* Of a mem or a timeline. */
+/* Of a mem, a timeline or an instance. */
 static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message *t)
 {
     td_client *c = s->client;
@@ -59,7 +43,7 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message
         td_client_error(b, c, serial, 0, t->status, t->text);
         td_shared_end(b, s);
     } else {
-        fail_jobs_on(b, c, s, t->status, t->text);
+        td_queue_fail_users(b, c, s, t->status, t->text);
     }
 }
 
@@ -79,6 +63,7 @@ static void on_model_answer(td_broker *b, td_cached_model *cached, const td_work
     if (t->status == TANDEM_ERROR_NOMEM && load_again(b, cached))
         return;
     cached->loaded = t->status == TANDEM_OK;
+    cached->state_bytes = t->network.state_bytes;
     cached->used_ns = td_now_ns();
     cached->retried = false;
     if (!cached->loaded) {
@@ -88,11 +73,11 @@ static void on_model_answer(td_broker *b, td_cached_model *cached, const td_work
         cached->evicted = true;
         td_cached_model_count(b, cached, false);
     }
+    cached->uses++; /* until all have heard */
     if (!cached->loaded) {
         td_fail(why, sizeof why, t->status, "model is one that the worker could not load: %s", t->text);
         td_cached_model_fail_readers(b, cached, t->status, why);
     }
-    cached->uses++; /* until all have heard */
     for (td_client *c = b->clients; c; c = c->next)
         for (td_shared *s = c->shared, *next; s; s = next) {
             const uint32_t serial = s->pending;
@@ -111,7 +96,7 @@ static void on_model_answer(td_broker *b, td_cached_model *cached, const td_work
                 td_shared_end(b, s);
             } else if (s->model_mem) {
                 s->model_mem->status = t->status;
-                fail_jobs_on(b, c, s->model_mem, t->status, t->text);
+                td_queue_fail_users(b, c, s->model_mem, t->status, t->text);
             }
         }
     td_cached_model_drop(b, cached);
@@ -198,7 +183,7 @@ static bool on_worker_hello(td_broker *b, const td_worker_message *t)
     return true;
 }
 
-void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worker_message *t)
+void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worker_message *t, int fd)
 {
     const td_worker_request was = *e;
 
@@ -206,6 +191,7 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
     switch ((td_worker_message_kind)was.message.kind) {
     case TD_WORKER_MEM:
     case TD_WORKER_TIMELINE:
+    case TD_WORKER_INSTANCE:
         if (was.shared)
             on_shared_answer(b, was.shared, t);
         break;
@@ -222,7 +208,7 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
     case TD_WORKER_FORGET: td_queue_wake(b); break;
     case TD_WORKER_TENSOR:
         if (was.client)
-            on_tensor_answer(b, was.client, was.serial, was.mem, t);
+            on_tensor_answer(b, was.client, was.serial, was.object, t);
         break;
     case TD_WORKER_INFO:
         if (was.client && t->status == TANDEM_OK)
@@ -230,11 +216,21 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
         else if (was.client)
             td_client_error(b, was.client, was.serial, 0, t->status, t->text);
         break;
+    case TD_WORKER_GRAPH:
+        if (was.client)
+            td_networks_send_graph(b, &was, t, fd);
+        break;
+    case TD_WORKER_PREPARE:
+        if (was.client)
+            td_networks_send_prepared(b, &was, t);
+        td_worker_requests_send(b); /* the next may be */
+        break;
     default: break;
     }
 }
 
-static bool on_message(td_broker *b, td_worker_message *t)
+/* fd: what came with it, or -1. */
+static bool on_message(td_broker *b, td_worker_message *t, int fd)
 {
     td_worker_request *e = b->worker_requests;
 
@@ -254,7 +250,7 @@ static bool on_message(td_broker *b, td_worker_message *t)
         return true;
     if (!e->aside)
         b->answered_ns = td_now_ns();
-    td_worker_request_answer(b, e, t);
+    td_worker_request_answer(b, e, t, fd);
     return true;
 }
 
@@ -265,7 +261,10 @@ bool td_worker_read(td_broker *b)
     for (;;) {
         int fds[2];
         const tandem_status status = td_fetch(b->worker, &t, sizeof t, fds);
+        bool goes_on = true;
 
+        if (status == TANDEM_OK)
+            goes_on = on_message(b, &t, fds[0]);
         td_fd_close(&fds[0]);
         td_fd_close(&fds[1]);
         if (status == TANDEM_ERROR_BUSY)
@@ -276,7 +275,7 @@ bool td_worker_read(td_broker *b)
             b->lost_ns = td_now_ns();
             return true;
         }
-        if (!on_message(b, &t))
+        if (!goes_on)
             return false;
     }
 }

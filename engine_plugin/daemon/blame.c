@@ -48,7 +48,8 @@ static td_worker_request *largest_load(const td_broker *b)
 
 static bool takes_memory(const td_worker_request *e)
 {
-    return e->message.kind == TD_WORKER_MEM || e->message.kind == TD_WORKER_MODEL;
+    return e->message.kind == TD_WORKER_MEM || e->message.kind == TD_WORKER_MODEL ||
+           e->message.kind == TD_WORKER_INSTANCE || e->message.kind == TD_WORKER_PREPARE;
 }
 
 static bool is_out_of_memory(const td_broker *b)
@@ -101,6 +102,9 @@ static void name_request(const td_worker_request *e, char *text, size_t bytes)
     case TD_WORKER_TIMELINE: snprintf(text, bytes, "taking a timeline"); break;
     case TD_WORKER_BEGIN_SESSION: snprintf(text, bytes, "making room for a client on the GPU"); break;
     case TD_WORKER_TENSOR: snprintf(text, bytes, "looking for tensor '%.80s'", e->message.text); break;
+    case TD_WORKER_GRAPH: snprintf(text, bytes, "telling of a network"); break;
+    case TD_WORKER_INSTANCE: snprintf(text, bytes, "making an instance of a network"); break;
+    case TD_WORKER_PREPARE: snprintf(text, bytes, "preparing a network"); break;
     default: snprintf(text, bytes, "a request of kind %u", e->message.kind); break;
     }
 }
@@ -144,7 +148,7 @@ void td_blame(td_broker *b, uint32_t serial)
         e->cached->retried = true; /* nor with others evicted */
     if (!b->worker_text[0])
         snprintf(b->worker_text, sizeof b->worker_text, "%s", t.text);
-    td_worker_request_answer(b, e, &t);
+    td_worker_request_answer(b, e, &t, -1);
     if (t.kind == TD_WORKER_BEGIN_SESSION && c)
         td_client_end(b, c, t.status, 0, t.text);
 }

@@ -14,6 +14,7 @@
 #include "engine_plugin/daemon/descriptors.h"
 #include "engine_plugin/daemon/launcher.h"
 #include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/networks.h"
 #include "engine_plugin/daemon/pass.h"
 #include "engine_plugin/daemon/queue_jobs.h"
 #include "engine_plugin/daemon/quotas.h"
@@ -54,6 +55,7 @@ void td_client_free(td_broker *b, td_client *c)
     td_conn_close(&c->conn);
     td_fd_close(&c->process);
     free(c->hello);
+    free(c->uniforms);
     free(c->works);
     free(c->slots);
     free(c);
@@ -105,7 +107,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
         td_client_end(b, c, TANDEM_OK, b->stopping ? TD_WIRE_BYE_STOPPING : TD_WIRE_BYE_FULL, "no room");
         return;
     }
-    c->slots = slots = calloc((size_t)k->mems + k->timelines + k->models, sizeof *slots);
+    c->slots = slots = calloc((size_t)k->mems + k->timelines + k->models + TD_MAX_INSTANCES, sizeof *slots);
     c->works = calloc(TD_MAX_WORKS, sizeof *c->works);
     m.welcome.sizes = td_wire_sizes_with(hello);
     status = slots && c->works ? td_ring_make(&c->ring, &m.welcome.sizes, &fd, why, sizeof why) : TANDEM_ERROR_NOMEM;
@@ -116,13 +118,14 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     td_ids_begin(&c->mems, TD_WIRE_KIND_MEM, slots, k->mems);
     td_ids_begin(&c->timelines, TD_WIRE_KIND_TIMELINE, slots + k->mems, k->timelines);
     td_ids_begin(&c->models, TD_WIRE_KIND_MODEL, slots + k->mems + k->timelines, k->models);
+    td_ids_begin(&c->instances, TD_WIRE_KIND_INSTANCE, slots + k->mems + k->timelines + k->models, TD_MAX_INSTANCES);
     c->session = ++b->session_count;
     c->share = hello->share;
     c->jobs_in_flight = hello->frames_in_flight ? hello->frames_in_flight : 3;
     c->timing = hello->timing;
     c->job_class = hello->job_class;
     c->wait_bound_ns = hello->wait_bound_ns ? hello->wait_bound_ns : 2 * TD_SECOND;
-    c->features = td_wire_features_with(hello) & (k->model_dir_count ? TD_WIRE_MODELS | TD_WIRE_STATISTICS : TD_WIRE_STATISTICS);
+    c->features = td_wire_features_with(hello) & (k->model_dir_count ? TD_WIRE_FEATURES : TD_WIRE_STATISTICS);
     m.welcome.version = td_wire_version(hello->version_min, hello->version_max);
     m.welcome.features = c->features;
     if (m.welcome.version > 1)
@@ -135,6 +138,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     m.welcome.mems = k->mems;
     m.welcome.timelines = k->timelines;
     m.welcome.models = k->models;
+    m.welcome.instances = c->features & TD_WIRE_NETWORKS ? TD_MAX_INSTANCES : 0;
     m.welcome.requests = TD_MAX_REQUESTS;
     m.welcome.mem_bytes = k->mem_bytes;
     m.welcome.quota_bytes = k->client_bytes;
@@ -287,14 +291,14 @@ static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timelin
 /* Its jobs that have not begun are over; the second thread looks when the others are. */
 static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_wire_kind kind)
 {
-    static const char *const names[] = {"", "mem", "timeline", "model"};
+    static const char *const names[TD_WIRE_KINDS] = {"", "mem", "timeline", "model", "instance"};
     td_shared *s = td_ids_find(td_shared_ids(c, kind), m->id), *used;
     char why[TD_TEXT_BYTES];
 
     if (!s || s->closing || s->pending || (kind == TD_WIRE_KIND_MEM && s->cached)) {
         td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which %s", names[kind], m->id,
-                !s           ? "was destroyed"
-                : s->cached ? "belongs to a model"
+                !s                                          ? "was destroyed"
+                : kind == TD_WIRE_KIND_MEM && s->cached ? "belongs to a model"
                              : "is being made or destroyed");
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_ARG, why);
         return;
@@ -307,11 +311,8 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
         s->model_mem->closing = true;
     for (uint32_t i = 0; i < c->count; i++) {
         td_work *work = c->order[i];
-        bool uses = work->wait == used || work->signal == used;
 
-        for (int v = 0; v < TD_MAX_VIEWS; v++)
-            uses = uses || work->mems[v] == used;
-        if (uses && !work->at_worker)
+        if (td_work_uses(work, used) && !work->at_worker)
             td_queue_give_up(b, work, TANDEM_JOB_CANCELLED, TANDEM_OK);
     }
     td_queue_retire_given_up(b, c);
@@ -465,7 +466,7 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
     request->session = c->session;
     request->reads = model->cached;
     request->serial = m->header.serial;
-    request->mem = model->model_mem->id;
+    request->object = model->model_mem->id;
     snprintf(request->message.text, sizeof request->message.text, "%s", m->name);
 }
 
@@ -553,6 +554,10 @@ static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int
     case TD_WIRE_MODEL_LOAD: on_model_load(b, c, &m->model_load); break;
     case TD_WIRE_MODEL_TENSOR: on_model_tensor(b, c, &m->model_tensor); break;
     case TD_WIRE_MODEL_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_MODEL); break;
+    case TD_WIRE_MODEL_GRAPH: td_networks_on_graph(b, c, &m->object); break;
+    case TD_WIRE_MODEL_INSTANCE: td_networks_on_instance(b, c, &m->model_instance); break;
+    case TD_WIRE_MODEL_PREPARE: td_networks_on_prepare(b, c, &m->model_prepare); break;
+    case TD_WIRE_INSTANCE_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_INSTANCE); break;
     case TD_WIRE_STATS: on_stats(b, c, &m->stats); break;
     case TD_WIRE_BYE: td_client_end(b, c, TANDEM_ERROR_LOST, 0, "it says goodbye"); break;
     default: break; /* td_wire_check() lets nothing else pass */

@@ -30,9 +30,29 @@ static uint64_t hash_of(uint64_t hash, const void *bytes, size_t count)
     return hash;
 }
 
+uint64_t td_cost_key(uint64_t before, const void *bytes, size_t count)
+{
+    const uint64_t h = hash_of(before, bytes, count);
+
+    return h ? h : 1;
+}
+
+/* All of it; and what multiplications there are in it. */
+static double work_of(td_workload what)
+{
+    return what.operation ? what.operation->cost(what.op, what.position).work_mflop : what.mflop;
+}
+
+static double mflop_of(td_workload what)
+{
+    return what.operation ? what.operation->cost(what.op, what.position).mflop : what.mflop;
+}
+
 /* Of all that the time depends on: not of where its views lie. */
 static uint64_t key_of(td_workload what)
 {
+    if (!what.operation)
+        return what.key;
     const td_operation_layout *layout = &what.operation->layout;
     const uint32_t others[2] = {layout->number, what.position};
     tandem_operands op;
@@ -55,13 +75,13 @@ uint64_t td_cost_guess(const td_costs *costs, td_workload what)
 
     if (costs->keys[key % TD_COSTS] == key)
         return costs->best_ns[key % TD_COSTS];
-    ns = ns * what.operation->cost(what.op, what.position).work_mflop + LEAST_GUESS_NS;
+    ns = ns * work_of(what) + LEAST_GUESS_NS;
     return ns > 1e15 ? (uint64_t)1e15 : (uint64_t)ns;
 }
 
 bool td_cost_is_brief(const td_costs *costs, td_workload what)
 {
-    return what.operation->cost(what.op, what.position).mflop < BRIEF_MFLOPS && td_cost_guess(costs, what) < BRIEF_NS;
+    return mflop_of(what) < BRIEF_MFLOPS && td_cost_guess(costs, what) < BRIEF_NS;
 }
 
 /* What the device gets done altogether, however many jobs are at it at a time: on a GPU. A CPU's that are under way
@@ -88,8 +108,7 @@ static void learn_rate(td_costs *costs, double work, uint64_t begin_ns, uint64_t
 
 uint64_t td_cost_part(const td_costs *costs, td_workload what, td_workload part)
 {
-    const double share = part.operation->cost(part.op, part.position).work_mflop /
-                         what.operation->cost(what.op, what.position).work_mflop;
+    const double share = work_of(part) / work_of(what);
 
     return LEAST_GUESS_NS + (uint64_t)((double)td_cost_guess(costs, what) * share);
 }
@@ -100,7 +119,7 @@ uint64_t td_cost_learn(td_costs *costs, td_workload what, uint64_t begin_ns, uin
     const uint64_t key = key_of(what), took = end_ns - begin_ns - held_ns;
     uint64_t *best = &costs->best_ns[key % TD_COSTS];
 
-    learn_rate(costs, what.operation->cost(what.op, what.position).work_mflop, begin_ns, end_ns, took);
+    learn_rate(costs, work_of(what), begin_ns, end_ns, took);
     if (alone && costs->keys[key % TD_COSTS] != key) {
         costs->keys[key % TD_COSTS] = key;
         *best = took;
@@ -116,6 +135,6 @@ uint32_t td_cost_cuts(const td_costs *costs, td_workload what, uint64_t most_ns,
     const uint64_t count = guess / most_ns + (guess % most_ns != 0);
     const uint32_t cuts = count > MOST_PARTS ? MOST_PARTS : (uint32_t)count;
 
-    *parts = cuts > 1 && what.operation->split ? what.operation->split(what.op, cuts) : 1;
+    *parts = cuts > 1 && what.operation && what.operation->split ? what.operation->split(what.op, cuts) : 1;
     return cuts > 1 ? cuts : 1;
 }

@@ -15,12 +15,16 @@ typedef struct td_costs {
     double mflops;
     bool is_gpu;
 } td_costs;
-/* Of an operation, or a part of one: `position` is td_target's. */
+/* Of an operation, or a part of one: `position` is td_target's; or of a network, which is not cut. */
 typedef struct td_workload {
-    const td_operation *operation;
+    const td_operation *operation; /* NULL: a network, as `key` and `mflop` say */
     const tandem_operands *op;
     uint32_t position;
+    uint64_t key;
+    double mflop;
 } td_workload;
+/* Of more bytes that the time depends on, with those before; never 0. */
+uint64_t td_cost_key(uint64_t before, const void *bytes, size_t count);
 uint64_t td_cost_guess(const td_costs *costs, td_workload what);
 /* Whether to wake another thread for it, or several, takes longer than it does. */
 bool td_cost_is_brief(const td_costs *costs, td_workload what);

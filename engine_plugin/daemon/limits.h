@@ -18,6 +18,8 @@ enum {
     TD_MAX_NEW = 32,     /* connections that have not said hello, beside those */
     TD_MAX_WORKS = TD_WIRE_SLOTS,
     TD_MAX_NUMBERS = 65536, /* objects that the worker can have */
+    TD_MAX_INSTANCES = 64,  /* of networks: of a client's */
+    TD_WORK_MEMS = 1 + TD_WIRE_BINDINGS, /* that a job names: of a run, an instance, too */
     TD_MAX_REQUESTS = 32,        /* of a client, without answer */
     TD_MAX_WORKER_REQUESTS = 32, /* that the worker has not answered */
     TD_TEXT_BYTES = TD_WIRE_TEXT_BYTES,

@@ -12,10 +12,10 @@
  *
  *   every process    log, pass, config, confine, manager
  *   what is pure     costs, schedule
- *   the worker       worker_queue, loader, worker
+ *   the worker       worker_queue, follower, loader, worker
  *   the launcher     launcher
  *   what is held     quotas, descriptors
- *   clients          replies, worker_requests, queue_jobs, queue_dispatch, clients, accept
+ *   clients          replies, worker_requests, networks, queue_jobs, queue_dispatch, clients, accept
  *   their worker     answers, blame, worker_process
  *   the broker       queue (its second thread), metrics, http, broker (its main one)
  */

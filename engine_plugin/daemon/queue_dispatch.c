@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "engine_plugin/daemon/networks.h"
 #include "engine_plugin/daemon/queue_dispatch.h"
 #include "engine_plugin/daemon/queue_jobs.h"
 #include "engine_plugin/daemon/quotas.h"
@@ -36,7 +37,7 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     char why[TD_TEXT_BYTES] = "";
     uint64_t value;
 
-    for (int i = 0; i < TD_MAX_VIEWS; i++)
+    for (uint32_t i = 0; i < work->mem_count; i++)
         if (work->mems[i] && work->mems[i]->cached) {
             if (!work->mems[i]->cached->loaded && work->mems[i]->status == TANDEM_OK)
                 return false; /* it is being loaded again */
@@ -170,7 +171,14 @@ uint32_t td_queue_sharing(const td_broker *b)
 
 static td_workload workload_of(const td_work *work)
 {
-    return (td_workload){work->operation, &work->job.op, 0};
+    return work->run ? work->workload : (td_workload){.operation = work->operation, .op = &work->job.op};
+}
+
+/* Of what the worker has of it, in one go. */
+static td_workload part_of(const td_work *work, const td_slot *slot)
+{
+    return work->run ? work->workload
+                     : (td_workload){.operation = work->operation, .op = &slot->job.op, .position = slot->position};
 }
 
 static uint64_t slice_of(const td_broker *b, const td_work *work)
@@ -296,8 +304,7 @@ static td_work *choose(td_broker *b, uint64_t now, bool *again)
     return decision.kind == TD_DECIDE_RUN ? heads[decision.turn] : NULL;
 }
 
-/* The worker's numbers for what a job, or a part of it, names. */
-static void fill(td_slot *slot, td_work *work)
+static void fill_operation(td_slot *slot, td_work *work)
 {
     const td_operation *operation = work->operation;
     const bool first = !work->slice, last = work->slice + 1 == work->slices;
@@ -307,11 +314,8 @@ static void fill(td_slot *slot, td_work *work)
         if (work->mems[i])
             td_view_of(&operation->layout, &op, i)->mem =
                 work->mems[i]->cached ? work->mems[i]->cached->number : work->mems[i]->number;
-    slot->job = work->job;
-    slot->parts = work->slices;
     slot->whole_of = operation->layout.number;
     slot->whole = op;
-    slot->position = 0;
     if (work->temp_output)
         td_commit_make(operation, work->temp_output->number, &op, &commit);
     if (first)
@@ -323,6 +327,20 @@ static void fill(td_slot *slot, td_work *work)
     } else if (work->slices > 1) {
         slot->position = operation->part(&op, work->cuts, &work->slice_at, &slot->job.op);
     }
+}
+
+/* The worker's numbers for what a job, or a part of it, names. */
+static void fill(td_slot *slot, td_work *work)
+{
+    const bool first = !work->slice, last = work->slice + 1 == work->slices;
+
+    slot->job = work->job;
+    slot->parts = work->slices;
+    slot->position = 0;
+    if (work->run)
+        td_networks_fill(work, slot);
+    else
+        fill_operation(slot, work);
     slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
     slot->job.signal = last && work->signal && work->signal->opaque
                            ? (tandem_point){work->signal->number, work->signal_value}
@@ -353,7 +371,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
     if (most_ns)
         work->cuts = td_cost_cuts(&b->costs, workload_of(work), most_ns, &work->slices);
     fill(slot, work);
-    part = (td_workload){work->operation, &slot->job.op, slot->position};
+    part = part_of(work, slot);
     slot->worker_session = td_worker_session_of(b, c);
     slot->session = c->session;
     slot->sequence = ++b->sequence;
@@ -414,8 +432,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
     if (took && slot->end_state == TANDEM_JOB_DONE && !is_commit(at))
-        cost = td_cost_learn(&b->costs, (td_workload){work->operation, &at->job.op, at->position}, slot->begin_ns,
-                             slot->end_ns, held_ns,
+        cost = td_cost_learn(&b->costs, part_of(work, at), slot->begin_ns, slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_worker[0] + b->at_worker[1] == c->at_worker &&
                                                   b->last_other_ns <= slot->begin_ns),
                              guess);
@@ -572,7 +589,8 @@ void td_queue_lost(td_broker *b, bool by_job)
         leave_worker(b, i);
         if (work->at_worker)
             continue;
-        again = work != guilty && td_work_is_wanted(work) && !(work->signal && work->signal->opaque) && !b->stopping;
+        again = work != guilty && td_work_is_wanted(work) && !(work->signal && work->signal->opaque) && !b->stopping &&
+                !work->run; /* whose instance is lost */
         if (!again)
             td_queue_step(b, work, lost, NULL); /* whatever it was asked to end in */
         td_queue_step(b, work, (td_life_event){.kind = TD_LIFE_RETURNED}, NULL);

@@ -8,9 +8,11 @@
  * What happens in between is queue_dispatch.c's.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/networks.h"
 #include "engine_plugin/daemon/queue_jobs.h"
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
@@ -51,11 +53,10 @@ void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status 
 
 static void drop_uses(td_work *work)
 {
-    for (int i = 0; i < TD_MAX_VIEWS; i++) {
+    for (uint32_t i = 0; i < work->mem_count; i++)
         if (work->mems[i])
             work->mems[i]->uses--;
-        work->mems[i] = NULL;
-    }
+    work->mem_count = 0;
     if (work->wait)
         work->wait->uses--;
     work->wait = NULL;
@@ -77,6 +78,8 @@ static void retire(td_work *work)
     while (at < c->count && c->order[at] != work)
         at++;
     memmove(c->order + at, c->order + at + 1, (--c->count - at) * sizeof(td_work *));
+    free(work->run);
+    work->run = NULL;
     work->ticket = 0;
 }
 
@@ -139,6 +142,19 @@ void td_queue_fail(td_broker *b, td_work *work, tandem_status status, const char
     td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
 }
 
+void td_queue_fail_users(td_broker *b, td_client *c, const td_shared *shared, tandem_status status, const char *why)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        td_work *work = c->order[i];
+
+        if (!td_work_uses(work, shared) || work->at_worker || td_work_is_given_up(work))
+            continue;
+        td_client_error(b, c, 0, work->ticket, status, why);
+        td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
+    }
+    td_queue_retire_given_up(b, c);
+}
+
 /* The beginning of a job. */
 
 static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *why, size_t why_bytes)
@@ -146,6 +162,7 @@ static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *
     const td_operation_layout *layout = &work->operation->layout;
     const tandem_operands *op = &work->job.op;
 
+    work->mem_count = layout->view_count;
     for (uint32_t i = 0; i < layout->view_count; i++) {
         const tandem_view *view = td_view_in(layout, op, i);
         const char *name = layout->views[i].name;
@@ -232,40 +249,60 @@ static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t 
     return TANDEM_OK;
 }
 
-static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
+/* A job in a place of its own, the last of its client's. */
+static td_work *add_work(td_broker *b, td_client *c, uint64_t ticket, uint64_t submit_ns, const tandem_job *job)
 {
     const uint64_t now = td_now_ns();
-    const uint64_t since = m->submit_ns <= now && now - m->submit_ns <= TD_SECOND ? m->submit_ns : now;
-    char why[TD_TEXT_BYTES] = "";
+    const uint64_t since = submit_ns <= now && now - submit_ns <= TD_SECOND ? submit_ns : now;
     td_work *work = c->works;
-    tandem_status status;
 
     while (work->ticket) /* there is one: the ring is not read else */
         work++;
-    *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now,
-                      .operation = td_operation_find(m->job.operation), .slices = 1};
-    if (m->job.deadline_ns)
-        work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
+    *work = (td_work){.ticket = ticket, .client = c, .job = *job, .taken_ns = now,
+                      .operation = td_operation_find(job->operation), .slices = 1};
+    if (job->deadline_ns)
+        work->deadline_ns = job->deadline_ns < UINT64_MAX - since ? since + job->deadline_ns : UINT64_MAX;
     work->bound_ns = now + c->wait_bound_ns;
     if (!c->count)
         c->virtual_ns = td_schedule_join(&b->schedule, c->job_class, c->virtual_ns);
     c->order[c->count++] = work;
-    c->last_ticket = m->ticket;
+    c->last_ticket = ticket;
     if (c->called_ns)
         td_spin_end(&c->calls, now - c->called_ns < TD_SPIN_NS, now);
     c->called_ns = 0;
     c->submitted++;
     td_queue_report(b, work, TANDEM_JOB_PENDING, TANDEM_OK, NULL);
-    status = bind_points(c, work, why, sizeof why);
-    if (status == TANDEM_OK)
+    return work;
+}
+
+/* run: what it runs; NULL: it is an operation. */
+static void take_job(td_broker *b, td_client *c, uint64_t ticket, uint64_t submit_ns, const tandem_job *job,
+                     const td_wire_run *run)
+{
+    td_work *work = add_work(b, c, ticket, submit_ns, job);
+    char why[TD_TEXT_BYTES] = "";
+    tandem_status status = bind_points(c, work, why, sizeof why);
+
+    if (status == TANDEM_OK && work->operation)
         status = work->operation->check(&work->job.op, why, sizeof why);
     if (status == TANDEM_OK)
-        status = bind_mems(b, c, work, why, sizeof why);
+        status = run ? td_networks_bind(b, c, work, run, why, sizeof why) : bind_mems(b, c, work, why, sizeof why);
     if (status == TANDEM_OK && b->stopping)
         status = td_fail(why, sizeof why, TANDEM_ERROR_LOST, "the daemon stops");
     if (status != TANDEM_OK)
         td_queue_fail(b, work, status, why);
     td_queue_retire_given_up(b, c);
+}
+
+static void take_run(td_broker *b, td_client *c, const td_wire_run *m)
+{
+    const tandem_job job = {.struct_bytes = sizeof job,
+                            .operation = TANDEM_OPERATION_RUN,
+                            .wait = m->wait,
+                            .signal = m->signal,
+                            .deadline_ns = m->deadline_ns};
+
+    take_job(b, c, m->ticket, m->submit_ns, &job, m);
 }
 
 static void take_cancel(td_broker *b, td_client *c, uint64_t ticket)
@@ -302,7 +339,13 @@ static bool take_some(td_broker *b, td_client *c)
         if (status != TANDEM_OK)
             td_client_end(b, c, status, 0, why);
         else if (m.header.type == TD_WIRE_JOB)
-            take_job(b, c, &m.job);
+            take_job(b, c, m.job.ticket, m.job.submit_ns, &m.job.job, NULL);
+        else if (m.header.type == TD_WIRE_RUN)
+            take_run(b, c, &m.run);
+        else if (m.header.type == TD_WIRE_UNIFORMS && !td_networks_take_uniforms(c, &m.uniforms))
+            td_client_end(b, c, TANDEM_ERROR_NOMEM, 0, "no host memory for the uniforms of a run");
+        else if (m.header.type == TD_WIRE_UNIFORMS)
+            continue;
         else if (m.header.type == TD_WIRE_CANCEL)
             take_cancel(b, c, m.cancel.ticket);
         else

@@ -14,6 +14,8 @@ void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status 
 /* Something happens to a job: what is to be done for it (td_life_step) is. It may be over then, and its place free. `slot`:
  * what the worker says of it, or NULL. */
 void td_queue_step(td_broker *b, td_work *work, td_life_event event, const td_slot *slot);
+/* Those of a client's jobs that need an object, and that the worker does not have, fail. */
+void td_queue_fail_users(td_broker *b, td_client *c, const td_shared *shared, tandem_status status, const char *why);
 /* Gives up a job that fails. The text goes to its client as an event. */
 void td_queue_fail(td_broker *b, td_work *work, tandem_status status, const char *why);
 /* Takes what the client's ring holds now. False: it has as many jobs as can be, so some of that is left. */

@@ -33,6 +33,7 @@ typedef struct td_cached_model {
     uint64_t used_ns; /* by the last job */
     int fd;
     uint64_t device, inode, mtime_ns, bytes;
+    uint64_t state_bytes; /* of an instance of its network */
     struct td_cached_model *next;
 } td_cached_model;
 
@@ -51,13 +52,16 @@ static inline uint64_t td_allocation_counts(const td_allocation *a)
     return a->mem_bytes > a->bytes ? a->mem_bytes : a->bytes;
 }
 
-/* What a client shares: a mem, a timeline, or its part of a model. */
+/* What a client shares: a mem, a timeline, its part of a model, or an instance of one. */
 typedef struct td_shared {
     td_client *client;
     uint64_t id;
     td_wire_kind kind;
     uint32_t number;  /* in the worker; 0: nothing there */
     uint32_t uses;    /* jobs */
+    uint32_t precision; /* of an instance, as its client had it made, */
+    uint64_t prepared_bytes; /* how much of its bytes is for what is prepared, */
+    double mflop;     /* and what the run that was prepared last takes */
     uint32_t pending; /* the request that made it and was not answered yet; 0: it was */
     bool imported;    /* the worker has it */
     bool closing;
@@ -71,7 +75,7 @@ typedef struct td_shared {
     uint64_t announced;          /* of an opaque one: up to where its signals are submitted */
     bool by_daemon;
     uint64_t promised;
-    td_cached_model *cached; /* of a model, and of the mem that its tensors are in */
+    td_cached_model *cached; /* of a model, of the mem that its tensors are in, and of an instance */
     struct td_shared *model_mem; /* of a model: that mem, once somebody asked */
     tandem_status status;    /* why the worker does not have it any more */
     struct td_shared *next;
@@ -81,8 +85,12 @@ typedef struct td_work {
     uint64_t ticket; /* 0: free */
     td_client *client;
     tandem_job job;
-    const td_operation *operation; /* the job's */
-    td_shared *mems[TD_MAX_VIEWS], *wait, *signal;
+    const td_operation *operation; /* the job's, or NULL: */
+    td_run *run;                   /* it runs a network, of which this is its own, */
+    td_workload workload;          /* and which is this to the costs */
+    td_shared *mems[TD_WORK_MEMS]; /* a run's instance, then its bindings' */
+    uint32_t mem_count;
+    td_shared *wait, *signal;
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
     td_part_at slice_at;          /* where that begins */
     td_shared *temp_output; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
@@ -100,6 +108,15 @@ typedef struct td_work {
 static inline bool td_work_is_wanted(const td_work *work)
 {
     return work->life.fate == TD_FATE_WANTED;
+}
+/* Whether it needs an object: what it reads or writes, its instance, its points. */
+static inline bool td_work_uses(const td_work *work, const td_shared *shared)
+{
+    bool uses = work->wait == shared || work->signal == shared;
+
+    for (uint32_t i = 0; i < work->mem_count; i++)
+        uses = uses || work->mems[i] == shared;
+    return uses;
 }
 static inline bool td_work_is_given_up(const td_work *work)
 {
@@ -120,8 +137,9 @@ struct td_client {
     uint64_t features, wait_bound_ns, since_ns, gone_ns;
     char name[TD_WIRE_NAME_BYTES];
     td_ring ring;
-    td_ids mems, timelines, models;
+    td_ids mems, timelines, models, instances;
     td_ids_slot *slots;
+    uint8_t *uniforms; /* of the run to come, those that are not in RUN; NULL: none had any */
     td_shared *shared;
     td_allocation *allocations;
     td_work *works; /* TD_MAX_WORKS, once it has said hello */
@@ -159,10 +177,10 @@ typedef struct td_worker_request {
     bool aside; /* the worker's loader does it, beside all others */
     uint32_t deaths; /* of workers that were at it */
     uint32_t session; /* of the client that it is for; 0: none */
-    const td_cached_model *reads; /* TENSOR: which must be there first */
+    const td_cached_model *reads; /* TENSOR, GRAPH, INSTANCE: which must be there first */
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
-    uint64_t mem; /* TENSOR: the client's id of what the tensors are in */
+    uint64_t object; /* the client's id: TENSOR: of what the tensors are in; PREPARE: of the instance */
     td_shared *shared;
     td_cached_model *cached;
     struct td_worker_request *next;

@@ -20,7 +20,6 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +29,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/daemon/confine.h"
+#include "engine_plugin/daemon/follower.h"
 #include "engine_plugin/daemon/loader.h"
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/pass.h"
@@ -44,6 +44,7 @@ typedef struct item {
     uint64_t map_bytes;
     tandem_mem mem; /* of a model: that of its tensors */
     tandem_model model;
+    tandem_instance instance;
     tandem_timeline timeline;
 } item;
 
@@ -53,9 +54,10 @@ typedef struct entry {
     uint64_t value;
 } entry;
 
-/* A model's mem as a session knows it. */
+/* A model of the first session's as another knows it. */
 typedef struct alias {
     uint32_t number;
+    tandem_model model;
     tandem_mem mem;
     struct alias *next;
 } alias;
@@ -74,14 +76,6 @@ typedef struct worker_session {
     alias *aliases;
 } worker_session;
 
-/* A thread that runs where another does. */
-typedef struct follower {
-    cpu_set_t all;
-    int cpu; /* -1: anywhere */
-    uint64_t notified_ns; /* when that one notified last, before it slept */
-    uint64_t free_until_ns, free_ns;
-} follower;
-
 typedef struct worker {
     int broker;
     td_worker_queue *queue;
@@ -95,10 +89,6 @@ typedef struct worker {
 
 static worker the;
 
-#define LATE_NS 10000000u /* who runs so late where another does, runs anywhere for a while; twice as long each time */
-#define LEAST_FREE_NS TD_SECOND
-#define MOST_FREE_NS (60 * TD_SECOND)
-
 static void hear(void *user, int level, const char *text)
 {
     (void)user;
@@ -108,10 +98,16 @@ static void hear(void *user, int level, const char *text)
         td_say(TD_LOG_DEBUG, "worker: %s", text);
 }
 
+/* fd: that goes with it, or -1. */
+static void tell_with(worker *w, const td_worker_message *message, int fd)
+{
+    if (td_pass(w->broker, message, sizeof *message, &fd, fd >= 0) != TANDEM_OK)
+        _exit(0); /* the broker is gone */
+}
+
 static void tell(worker *w, const td_worker_message *message)
 {
-    if (td_pass(w->broker, message, sizeof *message, NULL, 0) != TANDEM_OK)
-        _exit(0); /* the broker is gone */
+    tell_with(w, message, -1);
 }
 
 /* The text of what failed, without the name of the call. */
@@ -140,45 +136,70 @@ static void end_slot(worker *w, td_slot *slot, const tandem_job_report *report)
     td_eventcount_notify(&w->queue->to_broker);
 }
 
-/* A mem of the first session's, in another session. */
-static tandem_mem alias_of(worker *w, worker_session *s, uint32_t number)
+/* NULL: there is no such model, or no host memory. */
+static const alias *alias_of(worker *w, worker_session *s, uint32_t number)
 {
     alias *made;
 
     for (alias *a = s->aliases; a; a = a->next)
         if (a->number == number)
-            return a->mem;
+            return a;
     made = calloc(1, sizeof *made);
     if (!made)
-        return 0;
-    if (td_worker_session_alias_mem(s->session, w->sessions[0].session, w->items[number].mem, &made->mem) != TANDEM_OK) {
+        return NULL;
+    if (td_worker_session_alias_model(s->session, w->sessions[0].session, w->items[number].model, &made->model) != TANDEM_OK) {
         free(made);
-        return 0;
+        return NULL;
     }
+    made->mem = td_worker_session_model_mem(s->session, made->model);
     made->number = number;
     made->next = s->aliases;
     s->aliases = made;
-    return made->mem;
+    return made;
 }
 
-/* Session ids in place of numbers. */
+static bool is_own(const worker *w, const worker_session *s, uint32_t number)
+{
+    return w->items[number].worker_session == (uint32_t)(s - w->sessions);
+}
+
+/* The session's id in place of a number; 0: it has none. */
+static tandem_mem mem_of(worker *w, worker_session *s, uint64_t number)
+{
+    const alias *a;
+
+    if (!number || number >= TD_MAX_NUMBERS)
+        return 0;
+    if (is_own(w, s, (uint32_t)number))
+        return w->items[number].mem;
+    a = w->items[number].worker_session ? NULL : alias_of(w, s, (uint32_t)number);
+    return a ? a->mem : 0;
+}
+
 static void name_mems(worker *w, worker_session *s, uint32_t operation, tandem_operands *op)
 {
     const td_operation *of = td_operation_find(operation);
 
-    for (uint32_t i = 0; of && i < of->layout.view_count; i++) {
-        tandem_view *view = td_view_of(&of->layout, op, i);
-        const uint64_t number = view->mem;
+    for (uint32_t i = 0; of && i < of->layout.view_count; i++)
+        td_view_of(&of->layout, op, i)->mem = mem_of(w, s, td_view_of(&of->layout, op, i)->mem);
+}
 
-        if (!number)
-            continue;
-        if (number >= TD_MAX_NUMBERS)
-            view->mem = 0;
-        else if (w->items[number].worker_session == (uint32_t)(s - w->sessions))
-            view->mem = w->items[number].mem;
-        else
-            view->mem = w->items[number].worker_session ? 0 : alias_of(w, s, (uint32_t)number);
-    }
+/* Numbers and uniforms stay where they are, bindings are named in `bindings`. */
+static void name_run(worker *w, worker_session *s, const td_run *run, tandem_view bindings[TD_WIRE_BINDINGS], tandem_run *out)
+{
+    const bool is_there = run->instance < TD_MAX_NUMBERS && is_own(w, s, run->instance);
+
+    for (uint32_t i = 0; i < run->binding_count; i++)
+        bindings[i] = (tandem_view){.mem = mem_of(w, s, run->bindings[i].mem),
+                                    .offset_bytes = run->bindings[i].offset_bytes,
+                                    .dtype = run->bindings[i].dtype};
+    *out = (tandem_run){.instance = is_there ? w->items[run->instance].instance : 0,
+                        .bindings = bindings,
+                        .numbers = run->numbers,
+                        .uniforms = run->uniforms,
+                        .uniform_bytes = run->uniform_bytes,
+                        .binding_count = run->binding_count,
+                        .number_count = run->number_count};
 }
 
 static void name_points(worker *w, worker_session *s, tandem_job *job)
@@ -196,12 +217,15 @@ static void name_points(worker *w, worker_session *s, tandem_job *job)
 }
 
 /* A job as its session knows it. Parts are of other shapes than what they are parts of, but all of its precision. */
-static void name_objects(worker *w, worker_session *s, const td_slot *slot, tandem_job *job)
+static void name_objects(worker *w, worker_session *s, const td_slot *slot, tandem_view bindings[TD_WIRE_BINDINGS],
+                         tandem_job *job)
 {
     const td_operation *operation = td_operation_find(slot->job.operation), *whole_of = td_operation_find(slot->whole_of);
     tandem_operands whole = slot->whole;
 
     name_points(w, s, job);
+    if (job->operation == TANDEM_OPERATION_RUN)
+        name_run(w, s, &slot->run, bindings, &job->op.run);
     name_mems(w, s, job->operation, &job->op);
     if (slot->parts < 2 || !operation || !whole_of)
         return;
@@ -291,6 +315,7 @@ static bool submit(worker *w, td_slot *slot)
     const uint64_t now = td_now_ns();
     tandem_job_report report = {.struct_bytes = sizeof report, .state = TANDEM_JOB_STALE};
     worker_session *s = &w->sessions[slot->worker_session % TD_MAX_SESSIONS];
+    tandem_view bindings[TD_WIRE_BINDINGS];
     tandem_job job = slot->job;
     tandem_status status = TANDEM_ERROR_NOMEM;
     entry e = {slot, 0, 0};
@@ -306,7 +331,7 @@ static bool submit(worker *w, td_slot *slot)
     pthread_mutex_lock(&w->lock);
     if (s->session) {
         e.value = s->value + 1;
-        name_objects(w, s, slot, &job);
+        name_objects(w, s, slot, bindings, &job);
         here = s->on_cpu && slot->brief && !s->count;
         if (!s->imports_only && !here)
             job.signal = (tandem_point){s->ends, e.value};
@@ -393,37 +418,12 @@ static bool submit_some(worker *w, bool *held)
     }
 }
 
-/* The submitter runs where the broker does, which sleeps when it has notified it: no other processor has to be woken. Not where
- * that makes it late: others are busy there. */
-static void follow_broker(worker *w, follower *f)
-{
-    int cpu = (int)atomic_load(&w->queue->cpu);
-    const uint64_t now = td_now_ns(), notified_ns = atomic_load(&w->queue->notified_ns);
-    cpu_set_t one;
-
-    if (f->cpu >= 0 && notified_ns != f->notified_ns && now > notified_ns + LATE_NS) {
-        f->free_ns = !f->free_ns ? LEAST_FREE_NS : f->free_ns < MOST_FREE_NS ? 2 * f->free_ns : f->free_ns;
-        f->free_until_ns = now + f->free_ns;
-    }
-    if (now < f->free_until_ns)
-        cpu = -1;
-    if (cpu == f->cpu || !CPU_COUNT(&f->all))
-        return;
-    CPU_ZERO(&one);
-    if (cpu >= 0)
-        CPU_SET(cpu, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof one, cpu >= 0 ? &one : &f->all);
-    f->cpu = cpu;
-}
-
 static void *submit_main(void *user)
 {
     worker *w = user;
-    follower f = {.cpu = -1};
+    td_follower f = td_follower_begin();
 
     prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
-    if (pthread_getaffinity_np(pthread_self(), sizeof f.all, &f.all))
-        CPU_ZERO(&f.all);
     for (;;) {
         const uint32_t seen = atomic_load(&w->queue->to_worker.count);
         bool held, some = submit_some(w, &held);
@@ -434,7 +434,7 @@ static void *submit_main(void *user)
             f.notified_ns = atomic_load(&w->queue->notified_ns);
             td_eventcount_wait(&w->queue->to_worker, seen, held ? 100000 : TD_SECOND);
             if (w->sessions[0].on_cpu)
-                follow_broker(w, &f);
+                td_follower_move(&f, (int)atomic_load(&w->queue->cpu), atomic_load(&w->queue->notified_ns));
         }
     }
     return NULL;
@@ -607,6 +607,7 @@ static void on_loaded(void *user, td_worker_message *t, tandem_model model)
         give_up(w, t, session);
     if (model) {
         t->worker_session = 0;
+        t->network.state_bytes = td_worker_session_state_bytes(session, model);
         keep_item(w, t, (item){.model = model, .mem = td_worker_session_model_mem(session, model)});
     }
     tell(w, t);
@@ -632,7 +633,7 @@ static void drop_aliases(worker *w, td_worker_message *t)
             pthread_mutex_lock(&w->lock);
             *at = gone->next;
             pthread_mutex_unlock(&w->lock);
-            t->status = tandem_mem_destroy(w->sessions[i].session, gone->mem);
+            t->status = tandem_model_destroy(w->sessions[i].session, gone->model);
             if (t->status != TANDEM_OK)
                 give_up(w, t, w->sessions[i].session);
             free(gone);
@@ -659,6 +660,8 @@ static bool drop(worker *w, td_worker_message *t)
         if (pass_to_loader(w->unloader, t, -1, gone.model))
             return false;
         t->status = tandem_model_destroy(session, gone.model);
+    } else if (gone.instance) {
+        t->status = tandem_instance_destroy(session, gone.instance);
     } else if (gone.mem) {
         t->status = tandem_mem_destroy(session, gone.mem);
     } else if (gone.timeline) {
@@ -669,6 +672,51 @@ static bool drop(worker *w, td_worker_message *t)
     if (gone.map)
         munmap(gone.map, gone.map_bytes);
     return true;
+}
+
+/* Networks. An instance is in the session of its client's jobs. */
+
+static void make_instance(worker *w, td_worker_message *t)
+{
+    worker_session *s = session_of(w, t);
+    const uint32_t number = t->network.model % TD_MAX_NUMBERS;
+    const tandem_instance_desc desc = {
+        .struct_bytes = sizeof desc, .precision = t->network.precision, .deadlines = t->network.deadlines};
+    const alias *other = NULL;
+    item made = {0};
+
+    if (!s)
+        return;
+    if (!is_own(w, s, number)) {
+        pthread_mutex_lock(&w->lock);
+        other = alias_of(w, s, number);
+        pthread_mutex_unlock(&w->lock);
+    }
+    t->status = tandem_model_instance(s->session, other ? other->model : w->items[number].model, &desc, &made.instance);
+    if (t->status == TANDEM_OK)
+        keep_item(w, t, made);
+    else
+        keep_text(s->session, t->text, sizeof t->text);
+}
+
+static void prepare(worker *w, td_worker_message *t)
+{
+    const item *it = &w->items[t->number];
+    tandem_session *session = w->sessions[it->worker_session].session;
+    td_worker_network *n = &t->network;
+    td_worker_prepared prepared = {.most_bytes = n->most_bytes};
+
+    t->status = td_worker_session_prepare(session, it->instance, n->numbers, n->number_count, &prepared);
+    if (t->status != TANDEM_OK) {
+        keep_text(session, t->text, sizeof t->text);
+        return;
+    }
+    n->bytes = prepared.bytes;
+    n->mflop = prepared.mflop;
+    n->record_count = prepared.as.record_count;
+    n->chain = prepared.as.chain;
+    n->scratch_bytes = prepared.as.scratch_bytes;
+    n->uniform_bytes = prepared.as.uniform_bytes;
 }
 
 /* Starts what collects a session's results. */
@@ -751,6 +799,7 @@ static void end_session(worker *w, td_worker_message *t)
 static void answer(worker *w, td_worker_message *t, int *fd)
 {
     tandem_session *session = w->sessions[0].session;
+    int graph = -1;
     item *it;
     worker_session *s;
 
@@ -803,6 +852,17 @@ static void answer(worker *w, td_worker_message *t, int *fd)
         t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] /
                                               td_dtype_of(t->view.dtype).elements * td_dtype_of(t->view.dtype).bytes;
         break;
+    case TD_WORKER_GRAPH:
+        graph = td_worker_session_model_header(session, it->model, &t->bytes);
+        if (graph < 0)
+            t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_ARG, "the model is not there");
+        break;
+    case TD_WORKER_INSTANCE:
+        make_instance(w, t);
+        break;
+    case TD_WORKER_PREPARE:
+        prepare(w, t);
+        break;
     case TD_WORKER_INFO:
         t->info.struct_bytes = sizeof t->info;
         tandem_session_info(session, &t->info);
@@ -810,7 +870,7 @@ static void answer(worker *w, td_worker_message *t, int *fd)
     default:
         return;
     }
-    tell(w, t);
+    tell_with(w, t, graph);
 }
 
 /* What Vulkan says of the same device and driver: NVIDIA's version lies in ten, eight, eight and six bits. */

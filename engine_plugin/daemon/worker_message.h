@@ -13,7 +13,7 @@ typedef enum td_worker_message_kind {
     TD_WORKER_HELLO = 1, /* from the worker, unasked: it has a session */
     TD_WORKER_MEM = 2,   /* with the memfd, or what Vulkan exported */
     TD_WORKER_MODEL = 3, /* with the file */
-    TD_WORKER_END = 4,   /* of mem, model, timeline */
+    TD_WORKER_END = 4,   /* of mem, model, timeline, instance */
     TD_WORKER_TENSOR = 5,
     TD_WORKER_INFO = 6,
     TD_WORKER_BROKEN = 7, /* from the worker, unasked: its last words */
@@ -21,7 +21,23 @@ typedef enum td_worker_message_kind {
     TD_WORKER_BEGIN_SESSION = 9,
     TD_WORKER_END_SESSION = 10,
     TD_WORKER_FORGET = 11, /* the scratch of a client that is gone, or that needs the room */
+    TD_WORKER_GRAPH = 12,  /* of a model; the answer comes with what tells of it */
+    TD_WORKER_INSTANCE = 13,
+    TD_WORKER_PREPARE = 14, /* of an instance */
 } td_worker_message_kind;
+
+/* What is said of networks. */
+typedef struct td_worker_network {
+    uint64_t state_bytes;          /* MODEL: what an instance of it has for its own */
+    uint32_t model;                /* INSTANCE: the number of its model, and as MODEL_INSTANCE has them: */
+    uint32_t precision, deadlines;
+    uint32_t number_count, numbers[TD_WIRE_NUMBERS]; /* PREPARE */
+    uint64_t most_bytes, bytes;    /* what is prepared for that instance may take, and takes */
+    double mflop;                  /* of a run */
+    uint32_t record_count, chain;  /* these four as PREPARED has them */
+    uint64_t scratch_bytes, uniform_bytes;
+} td_worker_network;
+
 typedef struct td_worker_message {
     uint32_t kind, serial, number;
     int32_t status;
@@ -35,6 +51,7 @@ typedef struct td_worker_message {
     tandem_view view;
     uint64_t shape[4];
     tandem_info info;
+    td_worker_network network;
 } td_worker_message;
 
 #endif

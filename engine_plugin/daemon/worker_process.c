@@ -15,8 +15,10 @@
 #include "engine_plugin/daemon/blame.h"
 #include "engine_plugin/daemon/launcher.h"
 #include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/networks.h"
 #include "engine_plugin/daemon/pass.h"
 #include "engine_plugin/daemon/queue_dispatch.h"
+#include "engine_plugin/daemon/queue_jobs.h"
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_process.h"
@@ -118,6 +120,7 @@ static void take_requests_back(td_broker *b)
             break;
         case TD_WORKER_MEM:
         case TD_WORKER_TIMELINE:
+        case TD_WORKER_INSTANCE:
             if (!e->shared) /* an END of it was behind */
                 td_worker_request_remove(b, e);
             break;
@@ -160,6 +163,15 @@ static void share_again(td_broker *b)
     }
 }
 
+/* Runs that the worker did not have. */
+static void fail_runs_of_lost(td_broker *b)
+{
+    for (td_client *c = b->clients; c; c = c->next)
+        for (td_shared *s = c->shared; s; s = s->next)
+            if (s->kind == TD_WIRE_KIND_INSTANCE && s->status != TANDEM_OK)
+                td_queue_fail_users(b, c, s, s->status, "run.instance is one whose state went with the worker");
+}
+
 static void tell_reset(td_broker *b, td_client *c)
 {
     td_wire_message m = td_wire_new(TD_WIRE_RESET, 0);
@@ -199,6 +211,8 @@ static void lose_worker(td_broker *b, uint64_t now)
         td_blame(b, blamed[i]);
     begin_anew(b, now);
     take_requests_back(b);
+    td_networks_lose(b);
+    fail_runs_of_lost(b);
     share_again(b);
     for (td_client *c = b->clients; c; c = c->next) {
         if (c->state != TD_CLIENT_READY)

@@ -12,6 +12,15 @@
 #include "kernels/operation.h"
 #include "tandem/tandem.h"
 
+/* A job that runs a network. */
+typedef struct td_run {
+    uint32_t instance; /* the worker's number of it */
+    uint32_t binding_count, number_count, uniform_bytes;
+    uint32_t numbers[TD_WIRE_NUMBERS];
+    td_wire_binding bindings[TD_WIRE_BINDINGS]; /* with numbers of the worker's mems */
+    uint8_t uniforms[TD_WIRE_UNIFORM_BYTES];
+} td_run;
+
 typedef enum td_slot_state { TD_SLOT_FREE = 0, TD_SLOT_READY = 1, TD_SLOT_ENDED = 2 } td_slot_state;
 typedef struct td_slot {
     _Atomic uint32_t state; /* FREE -> READY by the broker, -> ENDED by the worker, -> FREE by the broker */
@@ -22,6 +31,7 @@ typedef struct td_slot {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
     tandem_job job;        /* with numbers of the worker's objects; points only those that the GPU knows */
+    td_run run;            /* of a job of TANDEM_OPERATION_RUN, in place of job.op */
     uint32_t parts;        /* of an operation that is cut; 1: the job is all of it */
     uint32_t whole_of;     /* else its number (the job's own, but where that is TD_OPERATION_COMMIT), */
     tandem_operands whole; /* what it is, by which AUTO goes, */

@@ -149,6 +149,25 @@ static int request_fd(const td_worker_request *e)
                                                          : -1;
 }
 
+/* Whether a network may be prepared now: one after the other, since what each takes is known only then. */
+static bool may_prepare(const td_broker *b, td_worker_request *e)
+{
+    const td_client *c = e->client;
+    const td_shared *instance;
+    uint64_t own, all;
+
+    if (e->message.kind != TD_WORKER_PREPARE)
+        return true;
+    for (const td_worker_request *other = b->worker_requests; other; other = other->next)
+        if (other->sent && other->message.kind == TD_WORKER_PREPARE)
+            return false;
+    instance = td_ids_find(&c->instances, e->object);
+    own = td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c));
+    all = td_room_in(b->config.total_bytes, b->mem_bytes + td_scratch_held(b, NULL));
+    e->message.network.most_bytes = (own < all ? own : all) + (instance ? instance->prepared_bytes : 0);
+    return true;
+}
+
 void td_worker_requests_send(td_broker *b)
 {
     uint32_t sent = 0;
@@ -158,13 +177,15 @@ void td_worker_requests_send(td_broker *b)
     for (td_worker_request *e = b->worker_requests; e && sent < TD_MAX_WORKER_REQUESTS; e = e->next) {
         const int fd = request_fd(e);
 
-        if (!e->sent && e->reads && !e->reads->loaded)
+        if (!e->sent && ((e->reads && !e->reads->loaded) || !may_prepare(b, e)))
             continue;
         sent += !e->aside; /* what takes long holds up nobody else's */
         if (e->sent)
             continue;
         if (e->shared)
             e->message.worker_session = td_worker_session_of(b, e->shared->client);
+        if (e->message.kind == TD_WORKER_INSTANCE)
+            e->message.network.model = e->reads->number;
         if (td_pass(b->worker, &e->message, sizeof e->message, &fd, fd >= 0) != TANDEM_OK)
             return; /* later, or it is gone, which poll() tells */
         e->sent = true;
@@ -209,15 +230,27 @@ static void end_number(td_broker *b, uint32_t number, bool aside)
         b->numbers[number] = 0;
 }
 
+/* An instance of a network that waits for its model. */
+static td_shared *find_unmade(const td_broker *b, const td_cached_model *cached)
+{
+    const td_worker_request *e = b->worker_requests;
+
+    while (e && (e->sent || e->reads != cached || !e->shared))
+        e = e->next;
+    return e ? e->shared : NULL;
+}
+
 /* Nobody has the model any more: requests that wait for it are over. */
 void td_cached_model_fail_readers(td_broker *b, const td_cached_model *cached, tandem_status status, const char *why)
 {
+    td_shared *made;
+
     for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         td_client *c = e->client;
         const uint32_t serial = e->serial;
 
         next = e->next;
-        if (e->reads != cached)
+        if (e->reads != cached || e->shared)
             continue;
         e->reads = NULL;
         if (e->sent)
@@ -225,6 +258,10 @@ void td_cached_model_fail_readers(td_broker *b, const td_cached_model *cached, t
         td_worker_request_remove(b, e);
         if (c)
             td_client_error(b, c, serial, 0, status, why);
+    }
+    while ((made = find_unmade(b, cached))) {
+        td_client_error(b, made->client, made->pending, 0, status, why);
+        td_shared_end(b, made);
     }
 }
 
@@ -268,7 +305,7 @@ static bool is_idle(const td_broker *b, const td_cached_model *cached)
 {
     for (const td_client *c = b->clients; c; c = c->next)
         for (const td_shared *s = c->shared; s; s = s->next)
-            if (s->cached == cached && s->uses)
+            if (s->cached == cached && (s->uses || s->kind == TD_WIRE_KIND_INSTANCE))
                 return false;
     for (const td_worker_request *e = b->worker_requests; e; e = e->next)
         if (e->cached == cached || (e->shared && e->shared->cached == cached) || e->message.number == cached->number)
@@ -346,7 +383,10 @@ bool td_model_cache_evict_idle(td_broker *b, const td_cached_model *but)
 
 td_ids *td_shared_ids(td_client *c, td_wire_kind kind)
 {
-    return kind == TD_WIRE_KIND_MEM ? &c->mems : kind == TD_WIRE_KIND_TIMELINE ? &c->timelines : &c->models;
+    return kind == TD_WIRE_KIND_MEM        ? &c->mems
+           : kind == TD_WIRE_KIND_TIMELINE ? &c->timelines
+           : kind == TD_WIRE_KIND_MODEL    ? &c->models
+                                           : &c->instances;
 }
 
 static td_shared *add_nameless(td_client *c, td_wire_kind kind)
@@ -452,6 +492,27 @@ static void count_mem(td_broker *b, td_shared *mem, int sign)
         leave_allocation(mem);
 }
 
+void td_shared_count(td_broker *b, td_shared *shared, uint64_t bytes)
+{
+    shared->client->mem_bytes += bytes - shared->bytes;
+    b->mem_bytes += bytes - shared->bytes;
+    shared->bytes = bytes;
+}
+
+/* What an instance was still to be prepared for. */
+static void end_prepares(td_broker *b, const td_shared *instance)
+{
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
+        const uint32_t serial = e->serial;
+
+        next = e->next;
+        if (e->sent || e->message.kind != TD_WORKER_PREPARE || e->client != instance->client || e->object != instance->id)
+            continue;
+        td_worker_request_remove(b, e);
+        td_client_error(b, instance->client, serial, 0, TANDEM_ERROR_ARG, "the instance was destroyed");
+    }
+}
+
 void td_shared_end(td_broker *b, td_shared *s)
 {
     td_client *c = s->client;
@@ -465,6 +526,10 @@ void td_shared_end(td_broker *b, td_shared *s)
         for (td_shared *model = c->shared; model; model = model->next)
             if (model->model_mem == s)
                 model->model_mem = NULL;
+    }
+    if (s->kind == TD_WIRE_KIND_INSTANCE) {
+        end_prepares(b, s);
+        td_shared_count(b, s, 0);
     }
     td_ids_remove(td_shared_ids(c, s->kind), s->id);
     while (*at != s)
@@ -484,7 +549,7 @@ void td_shared_end(td_broker *b, td_shared *s)
     if (counted)
         count_mem(b, s, -1);
     if (s->cached) {
-        if (!s->cached->evicted)
+        if (!s->cached->evicted && s->kind == TD_WIRE_KIND_MODEL)
             c->model_bytes -= s->cached->bytes;
         td_cached_model_drop(b, s->cached);
     }

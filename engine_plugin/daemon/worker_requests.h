@@ -15,6 +15,8 @@ void td_worker_request_describe(td_worker_request *request, td_shared *s);
 void td_worker_requests_send(td_broker *b);
 td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
 td_shared *td_shared_add(td_client *c, td_wire_kind kind);
+/* So many bytes of its client's memory it is now, which is not in an allocation. */
+void td_shared_count(td_broker *b, td_shared *shared, uint64_t bytes);
 /* Ends a shared object that nothing uses any more. */
 void td_shared_end(td_broker *b, td_shared *shared);
 /* By how much more a client has with a mem of so many bytes in the allocation that a descriptor is of. */

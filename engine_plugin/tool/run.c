@@ -26,6 +26,8 @@ const char *const tool_run_help =
     "  --set LIST       sizes that no shape of an input says by itself, as tokens=128,batch=1\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   how compute meets memory; default auto: the GPU, or else the CPU\n"
+    "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
+    "                   model_dir of its own\n"
     "  --precision auto|f16|8b|4b\n"
     "                   of its attention; default auto: as the model says\n"
     "  --runs N         1 to 1000000, one after the other: the network's state goes on from run to run, and\n"
@@ -37,7 +39,7 @@ const char *const tool_run_help =
 #define LIMIT_NS 600000000000u /* the longest that a run may take */
 
 typedef struct arguments {
-    const char *model, *in, *out, *set, *rung, *precision, *runs;
+    const char *model, *in, *out, *set, *rung, *precision, *runs, *socket;
     uint32_t rung_value, precision_value;
     uint64_t run_count;
 } arguments;
@@ -73,7 +75,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--set", &a->set, NULL},
                                    {"--rung", &a->rung, NULL},
                                    {"--precision", &a->precision, NULL},
-                                   {"--runs", &a->runs, NULL}};
+                                   {"--runs", &a->runs, NULL},
+                                   {"--socket", &a->socket, NULL}};
     if (tool_parse("run", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->model || !a->in || !a->out)
@@ -172,6 +175,7 @@ static bool open_network(network *n, const arguments *a)
     const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
                                                  .rung = a->rung_value,
                                                  .timing = 1,
+                                                 .socket = a->socket,
                                                  .error_text = n->why,
                                                  .error_text_bytes = sizeof n->why);
     const tandem_instance_desc instance = TANDEM_INIT(tandem_instance_desc, .precision = a->precision_value);

@@ -274,6 +274,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define TIMELINE(p, by_daemon, counter) STEP_REQUEST, p, 5, by_daemon, counter, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define MODEL(p) STEP_REQUEST, p, 7, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define TENSOR(p) STEP_REQUEST, p, 8, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
+#define GRAPH(p) STEP_REQUEST, p, 22, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
+#define INSTANCE(p) STEP_REQUEST, p, 23, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
+#define PREPARE(p) STEP_REQUEST, p, 24, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
+#define END_INSTANCE(p) STEP_REQUEST, p, 25, 0, 0, 0
+#define RUN(p) STEP_RING, p, 4, 0, 0, 0, 0
+#define UNIFORMS(p) STEP_RING, p, 6, 200, 0, 0
 #define JOB(p) STEP_RING, p, 0, 0, 0, 0
 #define LATE_JOB(p) STEP_RING, p, 0, 1, 0, 0
 #define CUT_JOB(p) STEP_RING, p, 0, 49, 0, 0 /* in the background; with a deadline, so with a temporary output */
@@ -350,6 +356,20 @@ static const struct {
     {"gpu_temp_output", {NO_FRAMES, BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
     {"gpu_piece_fails", {NO_FRAMES, BACKGROUND(0), MEM(0), LONG_JOB(0), GO, STEP_END_JOB, 0, GO, STEP_END_JOB, 0, GO, STEP_END_JOB,
                          1, TANDEM_JOB_FAILED, GO, GO_ON}}, /* the last but one, and the last one does not */
+    {"network", {CLIENT(0), MEM(0), MODEL(0), GRAPH(0), INSTANCE(0), PREPARE(0), RUN(0), GO, STEP_END_JOB, 0, UNIFORMS(0),
+                 UNIFORMS(0), RUN(0), GO_ON, END_INSTANCE(0), GO_ON}},
+    {"network_dies", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), PREPARE(0), RUN(0), RUN(0), GO, STEP_WORKER_DIES, 1, 0, GO,
+                      LATER(14), GO_ON, STEP_READ, 0, RUN(0), PREPARE(0), END_INSTANCE(0), GO_ON}},
+    {"network_gone", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), RUN(0), GO, STEP_CLOSE, 0, 0, GO, STEP_END_JOB, 0, GO_ON}},
+    {"network_of_another", {CLIENT(0), CLIENT(1), MEM(1), MODEL(0), INSTANCE(0), INSTANCE(0), STEP_RING, 1, 4, 0, 129, 0, 0, GO_ON,
+                            STEP_READ, 1}},
+    {"network_unprepared", {CLIENT(0), MODEL(0), INSTANCE(0), STEP_REQUEST, 0, 24, 0, 0, 0, STEP_REQUEST, 0, 24, 0, 0, 0,
+                            END_INSTANCE(0), GO_ON, STEP_READ, 0}},
+    {"network_without_model", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), STEP_REQUEST, 0, 9, 0, 0, 0, GO_ON, RUN(0), GO_ON}},
+    {"network_unmade", {CLIENT(0), MODEL(0), STEP_REQUEST, 0, 23, 0, 0, 0, GO, STEP_WORKER_DIES, 1, 0, GO, STEP_CLOSE, 0, 0,
+                        LATER(14), GO_ON}},
+    {"gpu_network", {ON_GPU, GPU_CLIENT(0), GPU_MEM(0), GPU_TIMELINE(0, 1), MODEL(0), INSTANCE(0), PREPARE(0), STEP_RING, 0, 4,
+                     4, 0, 0, 0, 0, GO, STEP_END_JOB, 8, GO_ON}},
     {"stops", {CLIENT(0), MEM(0), JOB(0), GO, STEP_SIGNAL, 77, GO, JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
 };
 /* clang-format on */

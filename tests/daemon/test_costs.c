@@ -55,7 +55,7 @@ static td_workload workload(const tandem_attention *op, uint32_t position)
 
     last = !last;
     of[last].attention = *op;
-    return (td_workload){&td_operation_attention, &of[last], position};
+    return (td_workload){.operation = &td_operation_attention, .op = &of[last], .position = position};
 }
 
 static tandem_attention random_job(uint64_t *state)

@@ -6,12 +6,12 @@
 
 int main(void)
 {
-    const test_cases *const common[] = {&daemon_clients_cases}, *const own[] = {&daemon_processes_cases};
+    const test_cases *const common[] = {&daemon_clients_cases}, *const own[] = {&daemon_processes_cases, &daemon_networks_cases};
     int failed;
 
     if (!begin_tests("tandemd"))
         return 1;
     failed = run_cases("one daemon", common, 1, set_up_daemon, tear_down_daemon);
-    failed += run_cases("daemons", own, 1, NULL, NULL);
+    failed += run_cases("daemons", own, 2, NULL, NULL);
     return end_tests(failed);
 }

@@ -45,7 +45,7 @@ static int tear_down(void **state)
 int main(void)
 {
     const test_cases *const parts[] = {
-        &remote_results_cases, &remote_jobs_cases, &remote_restarts_cases,
+        &remote_results_cases, &remote_jobs_cases, &remote_restarts_cases, &remote_networks_cases,
     };
 
     if (getenv("TANDEM_TEST_FILTER"))

@@ -299,7 +299,7 @@ static uint64_t slice(bool is_gpu, uint32_t job_class, uint32_t sharing, double 
     tandem_operands op = {.attention = {.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 1024, .kv_len = 1024, .head_dim = 64,
                                         .precision = TANDEM_PRECISION_8B}}; /* of some hundred Mflop */
 
-    return td_schedule_slice_ns(&costs, (td_workload){&td_operation_attention, &op, 0}, job_class, sharing);
+    return td_schedule_slice_ns(&costs, (td_workload){.operation = &td_operation_attention, .op = &op}, job_class, sharing);
 }
 
 static void long_jobs_are_cut_where_others_may_want_to_go(void **state)

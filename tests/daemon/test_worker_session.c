@@ -19,9 +19,11 @@
 #include "engine_plugin/client/client.h"
 #include "engine_plugin/client/tuning_file.h"
 #include "kernels/attention/tuning.h"
+#include "kernels/model/graph_file.h"
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/faults.h"
 #include "tests/interop/vk_util.h"
+#include "tests/plugin/network_util.h"
 
 #define MS ((uint64_t)1000000)
 #define PATIENCE (10000 * MS)
@@ -188,13 +190,31 @@ static void a_dead_clients_jobs_end(void **state)
     assert_true(td_now_ns() - begin < 1000 * MS);
 }
 
-/* Weights of another session's are seen in place. */
+static td_mem *mem_of_model(tandem_session *of, tandem_model model)
+{
+    const tandem_mem id = td_worker_session_model_mem(of, model);
+    char why[TD_WHY_BYTES];
+    td_mem *found;
+
+    pthread_mutex_lock(&of->lock);
+    found = td_mem_find_locked(of, id, "mem", why);
+    pthread_mutex_unlock(&of->lock);
+    return found;
+}
+
+/* Weights of another session's are seen in place, and so is its network: an instance has its state here. Clients get the
+ * beginning of the file, which nobody can change. */
 static void models_are_seen_from_another_session(void **state)
 {
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
+    tandem_model model, alias;
+    tandem_instance instance;
+    td_safetensors file;
     tandem_session *other;
-    tandem_mem theirs, alias;
     td_mem *there, *here;
-    char why[TD_WHY_BYTES];
+    char path[40], why[TD_WHY_BYTES];
+    uint64_t bytes;
+    int fd;
 
     (void)state;
     if (!session)
@@ -203,18 +223,25 @@ static void models_are_seen_from_another_session(void **state)
                                                                      .backend = TANDEM_BACKEND_CUDA},
                                               false, &other),
                      TANDEM_OK);
-    assert_int_equal(tandem_mem_create(
-                         other, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .bytes = BYTES}, &theirs),
-                     TANDEM_OK);
-    assert_int_equal(td_worker_session_alias_mem(session, other, theirs, &alias), TANDEM_OK);
-    pthread_mutex_lock(&session->lock);
-    here = td_mem_find_locked(session, alias, "mem", why);
-    there = td_mem_find_locked(other, theirs, "mem", why);
+    assert_int_equal(tandem_model_load(other, network_file(network_text), &model), TANDEM_OK);
+    assert_int_equal(td_worker_session_alias_model(session, other, model, &alias), TANDEM_OK);
+    here = mem_of_model(session, alias);
+    there = mem_of_model(other, model);
     assert_true(here && there && here->address == there->address && here->bytes == there->bytes);
-    pthread_mutex_unlock(&session->lock);
-    assert_int_equal(tandem_mem_destroy(session, alias), TANDEM_OK);
-    assert_int_equal(td_worker_session_alias_mem(session, other, alias, &alias), TANDEM_ERROR_ARG);
+    assert_in_range(td_worker_session_state_bytes(other, model), NETWORK_CHANNELS * sizeof(float), 256);
+    assert_int_equal(tandem_model_instance(session, alias, &desc, &instance), TANDEM_OK);
+    fd = td_worker_session_model_header(other, model, &bytes);
+    assert_int_equal(td_worker_session_model_header(session, alias, &bytes), -1);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    assert_int_equal(td_safetensors_open(path, &file, why, sizeof why), TANDEM_OK);
+    assert_string_equal(td_safetensors_find_text(&file, TD_GRAPH_KEY), network_text);
+    td_safetensors_close(&file);
+    assert_true(pwrite(fd, why, 1, 0) < 0 && ftruncate(fd, 1) < 0);
+    assert_int_equal(tandem_model_destroy(session, alias), TANDEM_OK); /* and its instance */
+    assert_int_equal(tandem_instance_destroy(session, instance), TANDEM_ERROR_ARG);
+    assert_int_equal(td_worker_session_alias_model(session, other, alias, &alias), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_session_destroy(&other), TANDEM_OK);
+    network_file_remove();
 }
 
 /* A worker session on the CPU, a timeline, and a job on floats of its own, whose scratch is looked at. */

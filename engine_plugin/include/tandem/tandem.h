@@ -506,7 +506,7 @@ typedef struct tandem_prepared {
 } tandem_prepared;
 
 /* Counts and bytes of a model's network.
- * Returns: OK; ARG for an unknown model; UNSUPPORTED where tandemd computes.
+ * Returns: OK; ARG for an unknown model; UNSUPPORTED where a tandemd computes that is too old to run networks.
  * Owner: the caller's struct is filled.
  * Threads: any.
  * Blocks: never. */
@@ -533,8 +533,9 @@ TANDEM_API tandem_status tandem_model_binding(tandem_session *session, tandem_mo
 TANDEM_API tandem_status tandem_model_uniform(tandem_session *session, tandem_model model, const uint32_t *numbers,
                                               uint32_t number_count, uint32_t index, tandem_network_tensor *tensor);
 
-/* Makes an instance of a model's network: weights are the model's, state is its own, zeros at first.
- * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED where tandemd computes; NOMEM; DEVICE.
+/* Makes an instance of a model's network: weights are the model's, state is its own, zeros at first. Where tandemd computes, state
+ * is lost with its worker, or with the daemon: runs of the instance are LOST then, and another is made instead of it.
+ * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED as above; NOMEM; DEVICE; LOST where tandemd is gone.
  * Owner: the session owns the instance until tandem_instance_destroy(), or tandem_model_destroy() of its model.
  * Threads: any.
  * Blocks: for the driver. */
@@ -552,7 +553,8 @@ TANDEM_API tandem_status tandem_instance_destroy(tandem_session *session, tandem
  * memory. A submit with these numbers then does nothing of the kind, but that on a GPU the first in each slot of
  * frames_in_flight makes the slot's graph or command buffer. What is prepared already stays as it is. Eight sets of
  * numbers are kept; a ninth takes the place of the one that was used longest ago, that no job uses and tandem_record() never had.
- * Returns: OK; ARG, naming the number, node or tensor; UNSUPPORTED where the device has no kernel for a node; NOMEM; DEVICE;
+ * Returns: OK; ARG, naming the number, node or tensor; UNSUPPORTED where the device has no kernel for a node, or tandemd takes no
+ *          such uniforms; NOMEM; DEVICE; LOST if its state is;
  *          BUSY if jobs use all that is kept.
  * Owner: the instance.
  * Threads: any; jobs of other threads go on meanwhile.

@@ -9,6 +9,6 @@
 #include "tests/plugin/daemon_client.h"
 
 /* With one daemon for all, and with one for each. */
-extern const test_cases daemon_clients_cases, daemon_processes_cases;
+extern const test_cases daemon_clients_cases, daemon_processes_cases, daemon_networks_cases;
 
 #endif

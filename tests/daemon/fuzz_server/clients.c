@@ -79,7 +79,7 @@ static void remember(peer *p, uint64_t id)
 {
     const uint32_t kind = td_wire_id_kind(id);
 
-    if (kind < 1 || kind > 3)
+    if (kind < 1 || kind >= TD_WIRE_KINDS)
         return;
     memmove(&p->ids[kind][1], &p->ids[kind][0], (IDS - 1) * sizeof p->ids[kind][0]);
     p->ids[kind][0] = id;
@@ -247,6 +247,32 @@ void make_job(const peer *p, td_wire_message *m)
     }
 }
 
+/* Of one binding; its uniforms are as many as came before, or fit into it. */
+static void make_run(const peer *p, td_wire_message *m)
+{
+    td_wire_run *run = &m->run;
+    const uint8_t how = take();
+
+    *m = wire_sample(TD_WIRE_RUN);
+    run->ticket = p->rules.next_ticket;
+    run->submit_ns = now_ns;
+    run->deadline_ns = how & 1 ? 2 * MS : 0;
+    run->wait = how & 2 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), w.counter_value + (how >> 6)} : (tandem_point){0};
+    run->signal = how & 4 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), ++w.counter_value} : (tandem_point){0};
+    run->instance = pick(p, TD_WIRE_KIND_INSTANCE);
+    run->bindings[0].mem = run->bindings[1].mem = pick(p, TD_WIRE_KIND_MEM);
+    if (p->rules.more_bytes)
+        run->uniform_bytes = TD_WIRE_RUN_BYTES + p->rules.more_bytes;
+}
+
+static void make_uniforms(const peer *p, td_wire_message *m)
+{
+    m->uniforms.ticket = p->rules.next_ticket;
+    m->uniforms.first = p->rules.more_bytes;
+    m->uniforms.bytes = 1 + take_number(2) % TD_WIRE_MORE_BYTES;
+    memset(m->uniforms.uniforms, 0, sizeof m->uniforms.uniforms);
+}
+
 void send_request(peer *p)
 {
     const uint16_t type = wire_types[take() % WIRE_TYPES];
@@ -285,10 +311,20 @@ void send_request(peer *p)
         m.object.id = pick(p, TD_WIRE_KIND_TIMELINE);
         break;
     case TD_WIRE_MODEL_DESTROY:
+    case TD_WIRE_MODEL_GRAPH:
         m.object.id = pick(p, TD_WIRE_KIND_MODEL);
         break;
     case TD_WIRE_MODEL_TENSOR:
         m.model_tensor.model = pick(p, TD_WIRE_KIND_MODEL);
+        break;
+    case TD_WIRE_MODEL_INSTANCE:
+        m.model_instance.model = pick(p, TD_WIRE_KIND_MODEL);
+        break;
+    case TD_WIRE_MODEL_PREPARE:
+        m.model_prepare.instance = pick(p, TD_WIRE_KIND_INSTANCE);
+        break;
+    case TD_WIRE_INSTANCE_DESTROY:
+        m.object.id = pick(p, TD_WIRE_KIND_INSTANCE);
         break;
     case TD_WIRE_STATS:
         m.stats.first = 0;
@@ -324,8 +360,9 @@ void send_raw(const peer *p)
 
 void put(peer *p)
 {
-    static const uint16_t types[] = {TD_WIRE_JOB, TD_WIRE_JOB, TD_WIRE_CANCEL, TD_WIRE_SUBMITTED};
-    const uint16_t type = types[take() & 3];
+    static const uint16_t types[] = {TD_WIRE_JOB, TD_WIRE_JOB, TD_WIRE_CANCEL,   TD_WIRE_SUBMITTED,
+                                     TD_WIRE_RUN, TD_WIRE_RUN, TD_WIRE_UNIFORMS, TD_WIRE_RUN};
+    const uint16_t type = types[take() & 7];
     td_wire_message m = wire_sample(type);
     char ignored[TD_TEXT_BYTES];
 
@@ -333,6 +370,10 @@ void put(peer *p)
         return;
     if (type == TD_WIRE_JOB)
         make_job(p, &m);
+    else if (type == TD_WIRE_RUN)
+        make_run(p, &m);
+    else if (type == TD_WIRE_UNIFORMS)
+        make_uniforms(p, &m);
     else if (type == TD_WIRE_CANCEL)
         m.cancel.ticket = p->rules.next_ticket - take();
     else
@@ -340,8 +381,8 @@ void put(peer *p)
             .header = m.header, .timeline = pick(p, TD_WIRE_KIND_TIMELINE), .value = w.counter_value + take() % 4};
     m.header.serial = 0;
     twist((char *)&m + 8, m.header.bytes - 8);
-    if (td_ring_put(&p->ring, &m, ignored, sizeof ignored) == TANDEM_OK && type == TD_WIRE_JOB)
-        p->rules.next_ticket++;
+    if (td_ring_put(&p->ring, &m, ignored, sizeof ignored) == TANDEM_OK)
+        td_wire_took(&p->rules, TD_WIRE_RING, &m);
 }
 
 void scribble(const peer *p)

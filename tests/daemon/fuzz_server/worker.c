@@ -12,6 +12,8 @@
 #include "interop/os/memory.h"
 #include "tests/daemon/fuzz_server/world.h"
 
+enum { STATE_BYTES = 4096 };
+
 /* What the launcher says of it then: as a rule the truth. */
 static void say_end(uint8_t how)
 {
@@ -48,10 +50,15 @@ void lose_worker(void)
     w.worker_sessions = 0;
 }
 
-void tell(const td_worker_message *message)
+static void tell_with(const td_worker_message *message, int fd)
 {
     if (w.worker >= 0)
-        td_pass(w.worker, message, sizeof *message, NULL, 0);
+        td_pass(w.worker, message, sizeof *message, &fd, fd >= 0);
+}
+
+void tell(const td_worker_message *message)
+{
+    tell_with(message, -1);
 }
 
 td_wire_identity identity_of(bool is_gpu)
@@ -85,10 +92,22 @@ static void say_hello(tandem_status status)
     tell(&t);
 }
 
-static bool uses(const tandem_job *job, uint64_t number)
+static bool run_uses(const td_run *run, uint64_t number)
 {
+    bool uses = run->instance == number;
+
+    for (uint32_t i = 0; i < run->binding_count; i++)
+        uses = uses || run->bindings[i].mem == number;
+    return uses;
+}
+
+static bool uses(const td_slot *slot, uint64_t number)
+{
+    const tandem_job *job = &slot->job;
     const tandem_attention *op = &job->op.attention;
 
+    if (job->operation == TANDEM_OPERATION_RUN)
+        return run_uses(&slot->run, number) || job->wait.timeline == number || job->signal.timeline == number;
     return op->q.mem == number || op->k.mem == number || op->v.mem == number || op->o.mem == number ||
            op->lse.mem == number || job->wait.timeline == number || job->signal.timeline == number;
 }
@@ -120,7 +139,7 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
 bool answer_request(uint8_t how)
 {
     static td_worker_message t;
-    int came[2];
+    int came[2], with = -1;
     known *it;
 
     if (w.worker < 0 || td_fetch(w.worker, &t, sizeof t, came) != TANDEM_OK)
@@ -137,10 +156,31 @@ bool answer_request(uint8_t how)
         need(!it->imported, "a model under a number that is taken");
         need(came[0] >= 0, "a model without its file");
         *it = (known){.imported = t.status == TANDEM_OK, .is_model = true};
+        t.network.state_bytes = STATE_BYTES;
+        break;
+    case TD_WORKER_GRAPH:
+        need(it->imported && it->is_model, "the graph of what is not there");
+        t.bytes = BUFFER_BYTES;
+        with = t.status == TANDEM_OK && !(how & 8) ? fds[FD_BUFFER] : -1;
+        break;
+    case TD_WORKER_INSTANCE:
+        need(!it->imported, "an instance under a number that is taken");
+        need(t.network.model < TD_MAX_NUMBERS && w.items[t.network.model].imported && w.items[t.network.model].is_model,
+             "an instance of what is no model");
+        if (w.is_gpu && !(w.worker_sessions >> t.worker_session & 1))
+            t.status = TANDEM_ERROR_NOMEM;
+        *it = (known){.imported = t.status == TANDEM_OK, .is_instance = true, .worker_session = t.worker_session};
+        break;
+    case TD_WORKER_PREPARE:
+        need(it->imported && it->is_instance, "what is no instance, to be prepared");
+        need(t.network.number_count <= TD_WIRE_NUMBERS, "more numbers than there may be");
+        t.network.bytes = t.network.most_bytes < STATE_BYTES ? t.network.most_bytes : STATE_BYTES;
+        t.network.uniform_bytes = how & 8 ? UINT64_MAX : 12;
+        t.network.mflop = 1;
         break;
     case TD_WORKER_END:
         for (int i = 0; i < TD_WORKER_SLOTS; i++)
-            need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY || !uses(&w.queue->slots[i].job, t.number),
+            need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY || !uses(&w.queue->slots[i], t.number),
                  "the end of what a job uses");
         it->imported = false;
         t.status = TANDEM_OK; /* or it dies */
@@ -183,7 +223,8 @@ bool answer_request(uint8_t how)
         memset(t.text, 'x', sizeof t.text);
     if (how & 4)
         t.status = (int32_t)take_number(4);
-    if (how & 4 && (t.kind == TD_WORKER_MEM || t.kind == TD_WORKER_TIMELINE || t.kind == TD_WORKER_MODEL))
+    if (how & 4 && (t.kind == TD_WORKER_MEM || t.kind == TD_WORKER_TIMELINE || t.kind == TD_WORKER_MODEL ||
+                    t.kind == TD_WORKER_INSTANCE))
         it->imported = t.status == TANDEM_OK; /* the broker does with its status what it does with ours */
     if (how & 16)
         t.serial++;
@@ -192,7 +233,7 @@ bool answer_request(uint8_t how)
         lose_worker();
         return true;
     }
-    tell(&t);
+    tell_with(&t, with);
     return true;
 }
 
@@ -209,6 +250,29 @@ static bool is_within(const td_operation_layout *layout, const tandem_operands *
     return v->mem < TD_MAX_NUMBERS && w.items[v->mem].imported && !w.items[v->mem].is_timeline &&
            (w.items[v->mem].is_model || w.items[v->mem].worker_session == session) && td_view_end_bytes(v, shape, &end) &&
            end <= w.items[v->mem].bytes;
+}
+
+static bool is_mem(uint64_t number, uint32_t session)
+{
+    const known *it = &w.items[number % TD_MAX_NUMBERS];
+
+    return number && number < TD_MAX_NUMBERS && it->imported && !it->is_timeline && !it->is_instance &&
+           !it->is_temp_output && (it->is_model || it->worker_session == session);
+}
+
+static void look_at_run(const td_slot *slot)
+{
+    const td_run *run = &slot->run;
+    const known *instance = &w.items[run->instance % TD_MAX_NUMBERS];
+
+    need(run->instance < TD_MAX_NUMBERS && instance->imported && instance->is_instance &&
+             instance->worker_session == slot->worker_session,
+         "a run of what is not its client's");
+    need(run->binding_count <= TD_WIRE_BINDINGS && run->number_count <= TD_WIRE_NUMBERS &&
+             run->uniform_bytes <= TD_WIRE_UNIFORM_BYTES,
+         "a run with more than there may be");
+    for (uint32_t i = 0; i < run->binding_count; i++)
+        need(is_mem(run->bindings[i].mem, slot->worker_session), "a run on what is not its client's");
 }
 
 static bool is_point(tandem_point point, uint32_t session)
@@ -228,8 +292,10 @@ void look_at_queue(void)
 
         if (atomic_load(&slot->state) != TD_SLOT_READY)
             continue;
-        need(operation != NULL, "a job of no operation");
-        for (uint32_t v = 0; v < operation->layout.view_count; v++) {
+        need(operation != NULL || slot->job.operation == TANDEM_OPERATION_RUN, "a job of no operation");
+        if (!operation)
+            look_at_run(slot);
+        for (uint32_t v = 0; operation && v < operation->layout.view_count; v++) {
             const uint64_t mem = td_view_in(&operation->layout, op, v)->mem;
             const bool written = operation->layout.views[v].written;
 

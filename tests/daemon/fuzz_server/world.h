@@ -72,7 +72,7 @@ typedef struct peer {
     bool greeted;
     td_wire_rules rules;
     td_ring ring;
-    uint64_t ids[4][IDS]; /* by td_wire_kind, the newest first */
+    uint64_t ids[TD_WIRE_KINDS][IDS]; /* by td_wire_kind, the newest first */
 } peer;
 
 /* A job of which a piece was not DONE. */
@@ -83,7 +83,7 @@ typedef struct spoiled {
 
 /* What the worker has been told of an object. */
 typedef struct known {
-    bool imported, is_timeline, is_model, is_temp_output;
+    bool imported, is_timeline, is_model, is_instance, is_temp_output;
     uint32_t worker_session;
     uint64_t bytes;
 } known;

@@ -156,22 +156,6 @@ static void write_model(void)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Networks are for sessions that compute themselves, so far. */
-static void refuses_networks(side *x, tandem_model model)
-{
-    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
-    const tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
-    tandem_network network = {.struct_bytes = sizeof network};
-    tandem_instance instance;
-    tandem_ticket ticket;
-
-    assert_int_equal(tandem_model_info(x->s, model, &network), TANDEM_ERROR_UNSUPPORTED);
-    assert_int_equal(tandem_model_instance(x->s, model, &desc, &instance), TANDEM_ERROR_UNSUPPORTED);
-    assert_true(says(x, "runs no networks"));
-    assert_int_equal(tandem_submit(x->s, &job, &ticket), TANDEM_ERROR_UNSUPPORTED);
-    assert_true(says(x, "job.operation is 64 (run): tandemd"));
-}
-
 /* K and V are a model's; the same here and there, and behind a restart. */
 static void test_models(void **state)
 {
@@ -206,7 +190,6 @@ static void test_models(void **state)
         run(&x[i], &job[i]);
     }
     assert_memory_equal(host[0], host[1], bytes);
-    refuses_networks(&x[1], model[1]);
     end_daemon(SIGKILL);
     start_daemon(config);
     fill(host[1], in, bytes, shapes[0].dtype);

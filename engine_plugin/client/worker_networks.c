@@ -1,0 +1,163 @@
+/* Networks in sessions of tandemd's worker. A model is one session's, and its instances are their
+ * clients' sessions', which have aliases of it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+
+#include "engine_plugin/client/network.h"
+#include "interop/os/file.h"
+#include "interop/os/memory.h"
+
+enum { PREFIX_BYTES = 8 /* a length */ };
+
+/* --- What a client reads of a model's file --- */
+
+static tandem_status keep_safetensors(const td_safetensors *file, int *fd, char *why)
+{
+    uint64_t bytes = 0;
+    tandem_status status = td_file_read(file->fd, 0, &bytes, PREFIX_BYTES, why, TD_WHY_BYTES);
+    void *header;
+
+    if (status != TANDEM_OK)
+        return status;
+    if (bytes > file->file_bytes - PREFIX_BYTES)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "the file has changed meanwhile");
+    header = malloc(PREFIX_BYTES + bytes);
+    if (!header)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the file's header");
+    status = td_file_read(file->fd, 0, header, PREFIX_BYTES + bytes, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = td_memfd_make_sparse("tandem-graph", header, PREFIX_BYTES + bytes, file->file_bytes, fd, why,
+                                      TD_WHY_BYTES);
+    free(header);
+    return status;
+}
+
+static tandem_status keep_gguf(const td_gguf *file, int *fd, char *why)
+{
+    uint64_t bytes = file->size;
+
+    for (uint32_t i = 0; i < file->tensor_count; i++)
+        bytes = file->tensors[i].offset < bytes ? file->tensors[i].offset : bytes;
+    return td_memfd_make_sparse("tandem-graph", file->bytes, bytes, file->size, fd, why, TD_WHY_BYTES);
+}
+
+/* The weights are a hole, which takes no memory. */
+tandem_status td_worker_model_keep_header(td_model_load *load, char *why)
+{
+    int fd = -1;
+    const tandem_status status =
+        load->gguf.bytes ? keep_gguf(&load->gguf, &fd, why) : keep_safetensors(&load->file, &fd, why);
+
+    if (status == TANDEM_OK) {
+        load->model->header = fd;
+        load->model->header_bytes = load->gguf.bytes ? load->gguf.size : load->file.file_bytes;
+    }
+    return status;
+}
+
+int td_worker_session_model_header(tandem_session *s, tandem_model model, uint64_t *bytes)
+{
+    char why[TD_WHY_BYTES];
+    const td_model *found;
+    int fd = -1;
+
+    pthread_mutex_lock(&s->lock);
+    found = (const td_model *)td_table_find_locked(s, TD_KIND_MODEL, model, "model", why);
+    *bytes = 0;
+    if (found && found->header) {
+        fd = found->header;
+        *bytes = found->header_bytes;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return fd;
+}
+
+/* --- Models and instances --- */
+
+uint64_t td_worker_session_state_bytes(tandem_session *s, tandem_model model)
+{
+    char why[TD_WHY_BYTES];
+    const td_model *found;
+    uint64_t bytes;
+
+    pthread_mutex_lock(&s->lock);
+    found = (const td_model *)td_table_find_locked(s, TD_KIND_MODEL, model, "model", why);
+    bytes = found && found->network ? found->network->state_bytes : 0;
+    pthread_mutex_unlock(&s->lock);
+    return bytes;
+}
+
+static const td_model *find_source(tandem_session *from, tandem_model of, uint64_t *address,
+                                   uint64_t *bytes, char *why)
+{
+    const td_model *found;
+
+    pthread_mutex_lock(&from->lock);
+    found = (const td_model *)td_table_find_locked(from, TD_KIND_MODEL, of, "model", why);
+    if (found) {
+        *address = found->mem->address;
+        *bytes = found->mem->bytes;
+    }
+    pthread_mutex_unlock(&from->lock);
+    return found;
+}
+
+tandem_status td_worker_session_alias_model(tandem_session *s, tandem_session *from,
+                                            tandem_model of, tandem_model *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    uint64_t address = 0, bytes = 0;
+    const td_model *source = find_source(from, of, &address, &bytes, why);
+    td_model_load entry = {.s = s, .file.fd = -1};
+    tandem_status status = source ? TANDEM_OK : TANDEM_ERROR_ARG;
+
+    *out = 0;
+    if (source)
+        entry.model = td_session_alloc(s, sizeof *entry.model, 64);
+    if (source && !entry.model)
+        status = td_fail(why, sizeof why, TANDEM_ERROR_NOMEM, "no host memory for a model");
+    if (status == TANDEM_OK) {
+        entry.model->alias = true;
+        entry.model->network = source->network;
+        entry.model->mem = td_mem_new(s, bytes, why);
+        status = entry.model->mem ? TANDEM_OK : TANDEM_ERROR_NOMEM;
+    }
+    if (status == TANDEM_OK) {
+        entry.model->mem->address = address;
+        status = td_model_load_enter(&entry, out, why);
+    }
+    td_model_load_end(&entry);
+    return td_session_fail(s, __func__, status, why);
+}
+
+/* What an instance holds for all numbers that are prepared, and what it has for these. */
+static void describe_locked(td_instance *instance, const uint32_t *numbers, td_worker_prepared *out)
+{
+    const td_prepared *prepared = td_instance_find_prepared(instance, numbers);
+
+    out->bytes = 0;
+    for (int i = 0; i < TD_PREPARED; i++)
+        out->bytes += td_prepared_bytes(&instance->prepared[i]);
+    out->as = prepared->as;
+    out->mflop = 0;
+    for (uint32_t i = 0; i < prepared->program->node_count; i++)
+        out->mflop += prepared->program->nodes[i].mflop;
+}
+
+tandem_status td_worker_session_prepare(tandem_session *s, tandem_instance instance,
+                                        const uint32_t *numbers, uint32_t number_count,
+                                        td_worker_prepared *prepared)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status =
+        td_instance_prepare(s, instance, numbers, number_count, prepared->most_bytes, why);
+
+    if (status == TANDEM_OK) {
+        pthread_mutex_lock(&s->lock);
+        describe_locked(td_instance_find_locked(s, instance, "instance", why), numbers, prepared);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return td_session_fail(s, __func__, status, why);
+}

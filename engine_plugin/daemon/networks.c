@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_plugin/daemon/networks.h"
+#include "engine_plugin/daemon/quotas.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/worker_requests.h"
+
+#define LOST_TEXT "whose state went with the worker"
+enum { LEAST_STATE_BYTES = 256 /* what an instance without any holds */ };
+
+/* --- Requests --- */
+
+static void refuse(td_broker *b, td_client *c, uint32_t serial, tandem_status status, const char *what, uint64_t id,
+                   const char *is)
+{
+    char why[TD_TEXT_BYTES];
+
+    td_fail(why, sizeof why, status, "%s is 0x%" PRIx64 ", which %s", what, id, is);
+    td_client_error(b, c, serial, 0, status, why);
+}
+
+/* NULL: it was answered. */
+static td_shared *find_model(td_broker *b, td_client *c, uint32_t serial, uint64_t id)
+{
+    td_shared *model = td_ids_find(&c->models, id);
+
+    if (!model || model->closing || model->pending)
+        refuse(b, c, serial, TANDEM_ERROR_ARG, "model", id, model && model->pending ? "is not loaded yet" : "was destroyed");
+    else if (model->cached->status != TANDEM_OK)
+        refuse(b, c, serial, model->cached->status, "model", id, "the worker could not load");
+    else if (model->cached->evicted && td_cached_model_load(b, model->cached, c) != TANDEM_OK)
+        refuse(b, c, serial, TANDEM_ERROR_NOMEM, "model", id, "made room for others");
+    else
+        return model;
+    return NULL;
+}
+
+void td_networks_on_graph(td_broker *b, td_client *c, const td_wire_object *m)
+{
+    td_shared *model = find_model(b, c, m->header.serial, m->id);
+    td_worker_request *request;
+
+    if (!model)
+        return;
+    request = td_worker_request_add(b, TD_WORKER_GRAPH, model->cached->number, false);
+    if (!request) {
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an answer");
+        return;
+    }
+    request->client = c;
+    request->session = c->session;
+    request->reads = model->cached;
+    request->serial = m->header.serial;
+}
+
+void td_networks_send_graph(td_broker *b, const td_worker_request *was, const td_worker_message *t, int fd)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_GRAPH, was->serial);
+
+    if (t->status != TANDEM_OK || fd < 0) {
+        td_client_error(b, was->client, was->serial, 0, t->status ? t->status : TANDEM_ERROR_DEVICE, t->text);
+        return;
+    }
+    m.graph.bytes = t->bytes;
+    td_client_answered(was->client, was->serial);
+    td_client_send(b, was->client, &m, &fd);
+}
+
+/* Its state counts as memory of the client's. */
+static td_shared *add_instance(td_broker *b, td_client *c, td_cached_model *cached)
+{
+    td_shared *made = td_shared_add(c, TD_WIRE_KIND_INSTANCE);
+
+    if (!made)
+        return NULL;
+    made->cached = cached;
+    cached->uses++;
+    td_shared_count(b, made, cached->state_bytes ? cached->state_bytes : (uint64_t)LEAST_STATE_BYTES);
+    return made;
+}
+
+void td_networks_on_instance(td_broker *b, td_client *c, const td_wire_model_instance *m)
+{
+    const uint32_t serial = m->header.serial;
+    td_shared *model = find_model(b, c, serial, m->model), *made;
+    td_worker_request *request;
+    char why[TD_TEXT_BYTES];
+
+    if (!model)
+        return;
+    if (!td_client_fits(b, c, model->cached->state_bytes)) {
+        td_client_lacks(b, c, "state of an instance", model->cached->state_bytes, why, sizeof why);
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
+        return;
+    }
+    made = add_instance(b, c, model->cached);
+    if (!made) {
+        td_fail(why, sizeof why, TANDEM_ERROR_NOMEM, "all %u instances are in use", c->instances.capacity);
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
+        return;
+    }
+    made->number = td_number_take(b);
+    request = made->number ? td_worker_request_add(b, TD_WORKER_INSTANCE, made->number, false) : NULL;
+    if (!request) {
+        b->numbers[made->number] = 0;
+        made->number = 0;
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an instance");
+        td_shared_end(b, made);
+        return;
+    }
+    made->pending = serial;
+    made->precision = m->precision;
+    request->shared = made;
+    request->session = c->session;
+    request->reads = model->cached;
+    request->message.network.precision = m->precision;
+    request->message.network.deadlines = m->deadlines;
+}
+
+void td_networks_on_prepare(td_broker *b, td_client *c, const td_wire_model_prepare *m)
+{
+    const td_shared *instance = td_ids_find(&c->instances, m->instance);
+    const uint32_t serial = m->header.serial;
+    td_worker_request *request;
+
+    if (!instance || instance->closing || instance->pending) {
+        refuse(b, c, serial, TANDEM_ERROR_ARG, "instance", m->instance,
+               instance && instance->pending ? "is not made yet" : "was destroyed");
+        return;
+    }
+    if (instance->status != TANDEM_OK) {
+        refuse(b, c, serial, instance->status, "instance", m->instance, "is lost: its state went with the worker");
+        return;
+    }
+    request = td_worker_request_add(b, TD_WORKER_PREPARE, instance->number, false);
+    if (!request) {
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an answer");
+        return;
+    }
+    request->client = c;
+    request->session = c->session;
+    request->serial = serial;
+    request->object = m->instance;
+    request->message.network.number_count = m->number_count;
+    memcpy(request->message.network.numbers, m->numbers, sizeof m->numbers);
+}
+
+/* What is prepared counts as well, for as long as the instance has it. */
+static void count_prepared(td_broker *b, td_shared *instance, const td_worker_network *n)
+{
+    td_shared_count(b, instance, instance->bytes - instance->prepared_bytes + n->bytes);
+    instance->prepared_bytes = n->bytes;
+    instance->mflop = n->mflop > 0 ? n->mflop : 0;
+}
+
+void td_networks_send_prepared(td_broker *b, const td_worker_request *was, const td_worker_message *t)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_PREPARED, was->serial);
+    td_shared *instance = td_ids_find(&was->client->instances, was->object);
+    const td_worker_network *n = &t->network;
+
+    if (!instance || t->status != TANDEM_OK) {
+        td_client_error(b, was->client, was->serial, 0, instance ? t->status : TANDEM_ERROR_ARG,
+                        instance ? t->text : "the instance was destroyed");
+        return;
+    }
+    count_prepared(b, instance, n);
+    if (n->uniform_bytes > TD_WIRE_UNIFORM_BYTES) {
+        td_client_error(b, was->client, was->serial, 0, TANDEM_ERROR_UNSUPPORTED,
+                        "its uniforms take more bytes than a run can bring");
+        return;
+    }
+    m.prepared.record_count = n->record_count;
+    m.prepared.chain = n->chain;
+    m.prepared.scratch_bytes = n->scratch_bytes;
+    m.prepared.uniform_bytes = n->uniform_bytes;
+    td_client_answered(was->client, was->serial);
+    td_client_send(b, was->client, &m, NULL);
+}
+
+/* --- Runs --- */
+
+bool td_networks_take_uniforms(td_client *c, const td_wire_uniforms *m)
+{
+    if (!c->uniforms)
+        c->uniforms = malloc(TD_WIRE_UNIFORM_BYTES);
+    if (c->uniforms)
+        memcpy(c->uniforms + TD_WIRE_RUN_BYTES + m->first, m->uniforms, m->bytes);
+    return c->uniforms;
+}
+
+/* By which model, made how, for what numbers. */
+static td_workload workload_of(const td_shared *instance, const td_run *run)
+{
+    const td_cached_model *cached = instance->cached;
+    const uint64_t model[4] = {cached->device, cached->inode, cached->mtime_ns, instance->precision};
+
+    return (td_workload){.key = td_cost_key(td_cost_key(1, model, sizeof model), run->numbers, sizeof run->numbers),
+                         .mflop = instance->mflop};
+}
+
+static tandem_status bind_instance(td_client *c, td_work *work, const td_wire_run *m, char *why, size_t why_bytes)
+{
+    td_shared *instance = td_ids_find(&c->instances, m->instance);
+
+    if (!instance || instance->closing || instance->pending)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "run.instance is 0x%" PRIx64 ", which %s", m->instance,
+                       instance && instance->pending ? "is not made yet" : "was destroyed");
+    if (instance->status != TANDEM_OK)
+        return td_fail(why, why_bytes, instance->status, "run.instance is 0x%" PRIx64 ", " LOST_TEXT, m->instance);
+    work->mems[work->mem_count++] = instance;
+    instance->uses++;
+    work->run->instance = instance->number;
+    work->workload = workload_of(instance, work->run);
+    return TANDEM_OK;
+}
+
+/* Whether all of the tensor is within is for the worker to say, which knows how large it is. */
+static tandem_status bind_binding(td_broker *b, td_client *c, td_work *work, uint32_t index, const td_wire_binding *at,
+                                  char *why, size_t why_bytes)
+{
+    td_shared *mem = td_ids_find(&c->mems, at->mem);
+
+    if (!mem || mem->closing || mem->pending)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "run.bindings[%u].mem is 0x%" PRIx64 ", which %s", index, at->mem,
+                       mem && mem->pending ? "is not made yet" : "was destroyed");
+    if (mem->status != TANDEM_OK)
+        return td_fail(why, why_bytes, mem->status,
+                       "run.bindings[%u].mem is 0x%" PRIx64 ", which the new worker could not take", index, at->mem);
+    if (mem->cached && mem->cached->evicted && td_cached_model_load(b, mem->cached, c) != TANDEM_OK)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
+                       "run.bindings[%u].mem is 0x%" PRIx64 ", of a model that made room for others", index, at->mem);
+    if (at->offset_bytes > mem->bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "run.bindings[%u].offset_bytes is %" PRIu64 ", beyond the %" PRIu64 " bytes of mem 0x%" PRIx64, index,
+                       at->offset_bytes, mem->bytes, at->mem);
+    work->mems[work->mem_count++] = mem;
+    mem->uses++;
+    return TANDEM_OK;
+}
+
+tandem_status td_networks_bind(td_broker *b, td_client *c, td_work *work, const td_wire_run *m, char *why, size_t why_bytes)
+{
+    const uint32_t here = m->uniform_bytes < TD_WIRE_RUN_BYTES ? m->uniform_bytes : (uint32_t)TD_WIRE_RUN_BYTES;
+    tandem_status status;
+    td_run *run;
+
+    run = work->run = malloc(sizeof *run);
+    if (!run)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a run");
+    run->binding_count = m->binding_count;
+    run->number_count = m->number_count;
+    run->uniform_bytes = m->uniform_bytes;
+    memcpy(run->numbers, m->numbers, sizeof run->numbers);
+    memcpy(run->bindings, m->bindings, sizeof run->bindings);
+    memcpy(run->uniforms, m->uniforms, here);
+    if (m->uniform_bytes > here)
+        memcpy(run->uniforms + here, c->uniforms + here, m->uniform_bytes - here);
+    status = bind_instance(c, work, m, why, why_bytes);
+    for (uint32_t i = 0; i < m->binding_count && status == TANDEM_OK; i++)
+        status = bind_binding(b, c, work, i, &m->bindings[i], why, why_bytes);
+    return status;
+}
+
+void td_networks_fill(const td_work *work, td_slot *slot)
+{
+    const td_run *run = work->run;
+
+    memcpy(&slot->run, run, offsetof(td_run, uniforms) + run->uniform_bytes);
+    for (uint32_t i = 0; i < run->binding_count; i++) {
+        const td_shared *mem = work->mems[1 + i]; /* the first is the instance */
+
+        slot->run.bindings[i].mem = mem->cached ? mem->cached->number : mem->number;
+    }
+}
+
+/* --- The worker's end --- */
+
+static void lose_requests(td_broker *b)
+{
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
+        td_client *c = e->client;
+        const uint32_t serial = e->serial;
+
+        next = e->next;
+        if (e->message.kind != TD_WORKER_PREPARE)
+            continue;
+        td_worker_request_remove(b, e);
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_LOST, "instance is one " LOST_TEXT);
+    }
+}
+
+void td_networks_lose(td_broker *b)
+{
+    lose_requests(b);
+    for (td_client *c = b->clients; c; c = c->next)
+        for (td_shared *s = c->shared; s; s = s->next) {
+            if (s->kind != TD_WIRE_KIND_INSTANCE || !s->imported)
+                continue;
+            s->imported = false;
+            s->status = TANDEM_ERROR_LOST;
+            b->numbers[s->number] = 0;
+            s->number = 0;
+            td_shared_count(b, s, 0);
+            s->prepared_bytes = 0;
+        }
+}
