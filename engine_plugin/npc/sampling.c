@@ -196,11 +196,11 @@ static void penalise_repetitions(td_sampler *s, const uint32_t *history, size_t 
 {
     const td_sampling *how = &s->how;
     const size_t seen = count - start_of(count, how->dry_last);
-    const uint32_t *last = history + count - 1;
     size_t most = 0; /* tokens behind the last that breaks */
 
     if (how->dry_multiplier == 0 || seen < 2)
         return;
+    const uint32_t *last = history + count - 1;
     if (s->lengths_room < seen) {
         uint32_t *more = realloc(s->lengths, 2 * seen * sizeof *more);
 
