@@ -396,6 +396,17 @@ static uint32_t draw(td_sampler *s, double from)
 
 /* --- The whole --- */
 
+/* The largest, the first of them; 0 where there is no number. */
+static uint32_t most_likely(const td_sampler *s)
+{
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < s->words; i++)
+        if (s->logits[i] > s->logits[best] || (isnan(s->logits[best]) && !isnan(s->logits[i])))
+            best = i;
+    return best;
+}
+
 static bool cuts(float p)
 {
     return p > 0 && p < 1;
@@ -410,13 +421,12 @@ uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint32_t *his
         s->logits[how->biases[i].token] += how->biases[i].bias;
     penalise(s, history, count);
     penalise_repetitions(s, history, count);
+    const uint32_t best = most_likely(s);
+    if (how->temperature == 0 || !(s->logits[best] > -INFINITY))
+        return best; /* there is nothing to draw from */
     make_heap(s);
-    const candidate *best = look(s, 0);
-    if (!best)
-        return 0; /* there is no number among them */
-    if (how->temperature == 0 || best->logit == -INFINITY)
-        return best->token;
     const uint64_t drawn = 2 * s->drawn++;
+    look(s, 0); /* which others are compared with */
     s->total = sum_up(s, 1);
     if (how->top_k)
         keep_top_k(s);

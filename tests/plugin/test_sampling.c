@@ -341,6 +341,10 @@ static void test_bad_logits(void **state)
     logits[1] = logits[2] = NAN;
     assert_int_equal(td_sampler_next(s, logits, history, 3), 0);
     td_sampler_destroy(&s);
+    assert_int_equal(td_sampler_create(&(td_sampling){0}, 4, &s, NULL, 0), TANDEM_OK);
+    logits[3] = -2, logits[1] = -3;
+    assert_int_equal(td_sampler_next(s, logits, history, 3), 3);
+    td_sampler_destroy(&s);
 }
 
 static void test_refusals(void **state)
