@@ -3,12 +3,15 @@
 SPDX-License-Identifier: Apache-2.0
 """
 import json
+import pathlib
+import subprocess
+import time
 import unittest
 
 import numpy as np
 import oracle as R
 from tool.plan import model
-from tool.rig import FOLDER, tool
+from tool.rig import FOLDER, TOOL, tool
 from tool.words import Words
 
 # y = x w; the mean of y's first `length` rows is added to `total`, which `sum` is then.
@@ -66,6 +69,26 @@ class Run(unittest.TestCase):
             self.assertEqual(out["sum"].shape, (1, 8))
             expected = runs * (self.x * self.w)[:3].mean(0, dtype=np.float64)
             np.testing.assert_allclose(out["sum"][0], expected, rtol=1e-5)
+
+    def test_in_tandemd(self):
+        """The same bytes, whoever computes."""
+        self.files()
+        socket, config, log = (FOLDER / f"run_{name}" for name in ("socket", "config", "log"))
+        config.write_text(f"backend = cpu\nmodel_dir = {FOLDER.resolve()}\n")
+        with open(log, "w") as to:
+            daemon = subprocess.Popen([pathlib.Path(TOOL).parent / "tandemd", "--socket", socket, "--config", config], stderr=to)
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.terminate)
+        end = time.monotonic() + 30
+        while "computes on" not in log.read_text():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        written = []
+        for where in ((), ("--socket", socket)):
+            run = self.run_tool("--set", "unsaid=1", "--runs", "3", "--rung", "cpu", *where)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            written.append(self.output.read_bytes())
+        self.assertEqual(*written)
 
     def test_example(self):
         path, into, out = (FOLDER / f"example_{name}.safetensors" for name in ("model", "in", "out"))
