@@ -265,15 +265,15 @@ tandem_status td_networks_bind(td_broker *b, td_client *c, td_work *work, const 
     return status;
 }
 
-void td_networks_fill(const td_work *work, td_slot *slot)
+void td_networks_fill(const td_work *work, td_run *to)
 {
     const td_run *run = work->run;
 
-    memcpy(&slot->run, run, offsetof(td_run, uniforms) + run->uniform_bytes);
+    memcpy(to, run, offsetof(td_run, uniforms) + run->uniform_bytes);
     for (uint32_t i = 0; i < run->binding_count; i++) {
         const td_shared *mem = work->mems[1 + i]; /* the first is the instance */
 
-        slot->run.bindings[i].mem = mem->cached ? mem->cached->number : mem->number;
+        to->bindings[i].mem = mem->cached ? mem->cached->number : mem->number;
     }
 }
 

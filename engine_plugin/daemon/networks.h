@@ -23,7 +23,7 @@ void td_networks_send_prepared(td_broker *b, const td_worker_request *was, const
 bool td_networks_take_uniforms(td_client *c, const td_wire_uniforms *m);
 tandem_status td_networks_bind(td_broker *b, td_client *c, td_work *work, const td_wire_run *m, char *why, size_t why_bytes);
 /* A run as the worker gets it. */
-void td_networks_fill(const td_work *work, td_slot *slot);
+void td_networks_fill(const td_work *work, td_run *to);
 
 /* The worker is gone, and with it all state. */
 void td_networks_lose(td_broker *b);

@@ -330,7 +330,7 @@ static void fill_operation(td_slot *slot, td_work *work)
 }
 
 /* The worker's numbers for what a job, or a part of it, names. */
-static void fill(td_slot *slot, td_work *work)
+static void fill(td_slot *slot, td_run *run, td_work *work)
 {
     const bool first = !work->slice, last = work->slice + 1 == work->slices;
 
@@ -338,7 +338,7 @@ static void fill(td_slot *slot, td_work *work)
     slot->parts = work->slices;
     slot->position = 0;
     if (work->run)
-        td_networks_fill(work, slot);
+        td_networks_fill(work, run);
     else
         fill_operation(slot, work);
     slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
@@ -370,7 +370,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
     most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_temp_output() has cut what has a deadline */
     if (most_ns)
         work->cuts = td_cost_cuts(&b->costs, workload_of(work), most_ns, &work->slices);
-    fill(slot, work);
+    fill(slot, &b->worker_queue->runs[at], work);
     part = part_of(work, slot);
     slot->worker_session = td_worker_session_of(b, c);
     slot->session = c->session;

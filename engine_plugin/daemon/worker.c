@@ -225,7 +225,7 @@ static void name_objects(worker *w, worker_session *s, const td_slot *slot, tand
 
     name_points(w, s, job);
     if (job->operation == TANDEM_OPERATION_RUN)
-        name_run(w, s, &slot->run, bindings, &job->op.run);
+        name_run(w, s, &w->queue->runs[slot - w->queue->slots], bindings, &job->op.run);
     name_mems(w, s, job->operation, &job->op);
     if (slot->parts < 2 || !operation || !whole_of)
         return;

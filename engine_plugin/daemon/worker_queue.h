@@ -31,7 +31,6 @@ typedef struct td_slot {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
     tandem_job job;        /* with numbers of the worker's objects; points only those that the GPU knows */
-    td_run run;            /* of a job of TANDEM_OPERATION_RUN, in place of job.op */
     uint32_t parts;        /* of an operation that is cut; 1: the job is all of it */
     uint32_t whole_of;     /* else its number (the job's own, but where that is TD_OPERATION_COMMIT), */
     tandem_operands whole; /* what it is, by which AUTO goes, */
@@ -57,6 +56,7 @@ typedef struct td_worker_queue {
      * which has no others, from 1 on those of TD_BACKGROUND_SESSION. */
     _Atomic uint64_t held[TD_HOLDINGS];
     td_slot slots[TD_WORKER_SLOTS];
+    td_run runs[TD_WORKER_SLOTS]; /* of slots whose jobs are of TANDEM_OPERATION_RUN, in place of job.op */
 } td_worker_queue;
 #define TD_WORKER_QUEUE_BYTES td_align_up(sizeof(td_worker_queue), 4096)
 /* The worker's next job: the first READY one behind last_sequence[] of its session, of all sessions whose bit in `full` is

@@ -107,7 +107,7 @@ static bool uses(const td_slot *slot, uint64_t number)
     const tandem_attention *op = &job->op.attention;
 
     if (job->operation == TANDEM_OPERATION_RUN)
-        return run_uses(&slot->run, number) || job->wait.timeline == number || job->signal.timeline == number;
+        return run_uses(&w.queue->runs[slot - w.queue->slots], number) || job->wait.timeline == number || job->signal.timeline == number;
     return op->q.mem == number || op->k.mem == number || op->v.mem == number || op->o.mem == number ||
            op->lse.mem == number || job->wait.timeline == number || job->signal.timeline == number;
 }
@@ -262,7 +262,7 @@ static bool is_mem(uint64_t number, uint32_t session)
 
 static void look_at_run(const td_slot *slot)
 {
-    const td_run *run = &slot->run;
+    const td_run *run = &w.queue->runs[slot - w.queue->slots];
     const known *instance = &w.items[run->instance % TD_MAX_NUMBERS];
 
     need(run->instance < TD_MAX_NUMBERS && instance->imported && instance->is_instance &&
