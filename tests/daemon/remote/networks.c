@@ -406,13 +406,11 @@ static const char long_text[] =
     "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 32,"
     " \"views\": {\"x\": \"total\", \"y\": \"sum\"}}]}";
 
-/* n is of `rows` of 32 channels, all ones: each run adds 1. */
-static void open_long(net *n, const char *socket, uint32_t rows)
+/* n, which has a session, is of `rows` of 32 channels, all ones: each run adds 1. */
+static void make_long(net *n, uint32_t rows)
 {
     void *host;
 
-    memset(n, 0, sizeof *n);
-    open_side(&n->x, socket, NULL, 0);
     must(n, tandem_model_load(n->x.s, model_path, &n->model));
     n->instance = new_instance(n);
     n->mem = new_mem(&n->x, 65536 * 128 + 256, &host);
@@ -428,6 +426,13 @@ static void open_long(net *n, const char *socket, uint32_t rows)
     n->uniform_bytes = 4;
     n->rows = rows;
     must(n, tandem_model_prepare(n->x.s, n->instance, &n->rows, 1));
+}
+
+static void open_long(net *n, const char *socket, uint32_t rows)
+{
+    memset(n, 0, sizeof *n);
+    open_side(&n->x, socket, NULL, 0);
+    make_long(n, rows);
 }
 
 static void set_rows(net *n, uint32_t rows)
@@ -460,6 +465,48 @@ static void check_lost(net *n)
     check_refused(n, &job, TANDEM_ERROR_LOST, "whose state went with tandemd's worker");
     assert_int_equal(tandem_model_prepare(n->x.s, n->instance, &other, 1), TANDEM_ERROR_LOST);
     assert_int_equal(tandem_instance_destroy(n->x.s, n->instance), TANDEM_OK);
+}
+
+/* A run of the background's that takes seconds stands still while a frame's job is computed. */
+static void test_background_run(void **state)
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
+                                      .backend = TANDEM_BACKEND_CPU,
+                                      .socket = socket_path,
+                                      .job_class = TANDEM_CLASS_BACKGROUND};
+    uint64_t in, bytes;
+    tandem_ticket ticket;
+    static net n;
+    tandem_job job, frame;
+    void *host;
+    side x;
+
+    (void)state;
+    begin_with_models(long_text, "");
+    memset(&n, 0, sizeof n);
+    assert_int_equal(tandem_session_create(&desc, &n.x.s), TANDEM_OK);
+    n.x.ours = new_timeline(&n.x, TANDEM_SIGNALLER_SESSION);
+    make_long(&n, 65536);
+    open_side(&x, socket_path, NULL, 0);
+    job_of(&shapes[0], 1, &in, &bytes);
+    frame = job_of(&shapes[0], new_mem(&x, bytes, &host), &in, &bytes);
+    job = new_run(&n);
+    ticket = submit(&n.x, &job);
+    sleep_ms(50);
+    for (int i = 0; i < 20; i++) {
+        const uint64_t begin = td_now_ns();
+
+        run(&x, &frame);
+        assert_true(td_now_ns() - begin < 1000 * MS);
+    }
+    assert_int_equal(tandem_wait(n.x.s, ticket, 0, NULL), TANDEM_ERROR_BUSY);
+    tandem_cancel(n.x.s, ticket); /* BUSY where the worker has not decided so soon */
+    assert_int_equal(ended(&n.x, ticket, PATIENCE).state, TANDEM_JOB_CANCELLED);
+    set_rows(&n, 16);
+    run_again(&n, 1);
+    close_side(&x);
+    assert_int_equal(tandem_session_destroy(&n.x.s), TANDEM_OK);
+    end_with_models();
 }
 
 /* In the middle of a run, with others behind it: all end LOST, with their points, and so is every instance, also of who had
@@ -662,6 +709,6 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_same_networks),          cmocka_unit_test(test_uniforms),      cmocka_unit_test(test_refused_runs),
     cmocka_unit_test(test_limits),        cmocka_unit_test(test_quota),         cmocka_unit_test(test_runs_given_up),
     cmocka_unit_test(test_worker_killed), cmocka_unit_test(test_daemon_killed), cmocka_unit_test(test_client_killed),
-    cmocka_unit_test(test_random_deaths),
+    cmocka_unit_test(test_random_deaths), cmocka_unit_test(test_background_run),
 };
 const test_cases remote_networks_cases = TEST_CASES(cases);
