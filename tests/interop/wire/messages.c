@@ -748,8 +748,7 @@ static void test_sizes(void **state)
 /* Each side says which version of which operation it knows, and the client's session goes by the older ones. */
 static void test_operations(void **state)
 {
-    static const uint8_t here[TD_WIRE_OPERATION_BYTES] = {0x20, 0x11, 0x11, 0x11};
-    static const uint8_t theirs[TD_WIRE_OPERATION_BYTES] = {0xf0, 0x01, 0x10, 0x20, 0x01};
+    static const uint8_t theirs[TD_WIRE_OPERATION_BYTES] = {0xf0, 0x01, 0x10, 0x20, [11] = 0x10}; /* 23 is none yet */
     static const uint8_t both[TD_WIRE_OPERATION_BYTES] = {0x20, 0x01, 0x10, 0x10};
     td_wire_rules rules = wire_rules(TD_WIRE_HELLO);
     const td_operation_layout *attention = rules.operation(TANDEM_OPERATION_ATTENTION);
@@ -759,7 +758,9 @@ static void test_operations(void **state)
 
     (void)state;
     td_wire_operations_here(&rules, operations);
-    assert_memory_equal(operations, here, sizeof here);
+    for (uint32_t number = 0; number < 2 * TD_WIRE_OPERATION_BYTES; number++)
+        assert_int_equal(operations[number / 2] >> number % 2 * 4 & 15,
+                         rules.operation(number) ? rules.operation(number)->version : 0);
     td_wire_operations_with(&rules, theirs, operations);
     assert_memory_equal(operations, both, sizeof both);
     memcpy(m.welcome.operations, both, sizeof both);
