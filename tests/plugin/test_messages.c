@@ -430,7 +430,7 @@ static void test_legal_values(void **state)
         expect_in(text, " is " #value);                                                                                \
         expect_in(text, words);                                                                                        \
     } while (0)
-    JOB(operation, 9, "must be 1 (attention)");
+    JOB(operation, 99, "must be 1 (attention)");
     JOB(op.attention.precision, 4, "0 (auto), 1 (f16), 2 (8b) or 3 (4b)");
     JOB(op.attention.granularity, 7, "3 (token), 4 (warp), 5 (block) or 6 (tensor)");
     JOB(op.attention.smooth, 16, "1 (none), or a sum of 2 (Q), 4 (K) and 8 (V)");
