@@ -1,7 +1,7 @@
 """Reads every #include, and of the objects in a build folder what each source calls, and fails where an arrow of the tower
 points upward, or between two rooms of one floor; where files call each other in a circle; where what is to know no operation
-by name does; where the operating system is asked by others than interop/os/ and our programs; and where a file is too long to
-be read in one go.
+by name does; where the operating system is asked by others than interop/os/ and our programs; where a file is too long to be
+read in one go; and where CONTRIBUTING.md, which tells newcomers all this, names a file that is not there.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -109,6 +109,9 @@ ASKS_BACKEND = re.compile(r"\b(?:s|session)->remote\b|[!=]= *&td_backend_\w+")
 # The most lines of a file, by where it is, but for some that have yet to be split: those have no more than here.
 MOST_LINES = {"kernels/": 700, "interop/": 1000, "engine_plugin/": 1000, "demo/": 1000, "tests/": 1000}
 LONG = {"tests/emu/emu.cpp": 1099}
+# What CONTRIBUTING.md names, and its walks: "### An executor: 5 files", then a list of them.
+PATH = re.compile(r"(?<![\w/.-])(?:interop|kernels|engine_plugin|demo|shaders|tests)/[\w./-]*")
+WALK = re.compile(r"^### (.*): (\d+) files?\n((?:(?!^#).*\n)*)", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -258,6 +261,31 @@ def check_calls(root, build):
         if len(rooms) > 1 or not rooms <= TANGLED:
             wrong.append(f"{min(circle)}: calls in a circle with {', '.join(sorted(circle - {min(circle)}))}")
     return len(objects), sum(map(len, seen.edges.values())), wrong
+
+
+def check_contributing(text, exists):
+    """(paths named, what is wrong): each path is there, and a walk has as many files as its heading says."""
+    paths = [path.rstrip(".") for path in PATH.findall(text)]
+    wrong = [f"CONTRIBUTING.md: names {path}, which is not there" for path in paths if not exists(path)]
+    for walk, count, steps in WALK.findall(text):
+        files = {path for step in re.findall(r"^\d+[.] .*", steps, re.M) for path in PATH.findall(step)[:1]}
+        if len(files) != int(count):
+            wrong.append(f"CONTRIBUTING.md: {walk.lower()} names {len(files)} files, not {count}")
+    return len(paths), wrong
+
+
+def prove_that_paths_are_seen():
+    """A small text that is right, then one with a path or a file too many after the other."""
+    sound = ("See `tests/a.c`.\n### A walk: 2 files\n1. `tests/a.c`: x.\n2. *like* `demo/b.c`: as tests/a.c.\n"
+             "### Another: 1 file\n1. `demo/b.c`: y.\n")
+    broken = [("See `tests/a.c`", "See `tests/c.c`"), ("`demo/b.c`: y", "`demo/c.c`: y"), ("2 files", "3 files"),
+              ("*like* `demo/b.c`", "*like* `tests/a.c`")]
+    there = {"tests/a.c", "demo/b.c"}.__contains__
+    assert check_contributing(sound, there) == (5, []), check_contributing(sound, there)
+    for right, mistake in broken:
+        wrong = check_contributing(sound.replace(right, mistake), there)[1]
+        assert len(wrong) == 1, (mistake, wrong)
+    return len(broken)
 
 
 def prove_that_it_can_fail():
@@ -442,12 +470,13 @@ def prove_that_calls_are_seen():
 
 if __name__ == "__main__":
     top = pathlib.Path(__file__).resolve().parent.parent
-    caught = prove_that_it_can_fail() + prove_that_calls_are_seen()
+    caught = prove_that_it_can_fail() + prove_that_calls_are_seen() + prove_that_paths_are_seen()
     files, followed, wrong = check(top)
     objects, calls, wrong_calls = check_calls(top, sys.argv[1])
-    wrong += wrong_calls
+    paths, wrong_paths = check_contributing((top / "CONTRIBUTING.md").read_text(), lambda path: (top / path).exists())
+    wrong += wrong_calls + wrong_paths
     for line in wrong:
         print(line)
-    print(f"{files} files, {followed} includes, {objects} objects, {calls} calls from one to another, {len(wrong)} wrong; "
+    print(f"{files} files, {followed} includes, {objects} objects, {calls} calls from one to another, {paths} paths, {len(wrong)} wrong; "
           f"{caught} of {caught} planted faults found")
-    sys.exit(1 if wrong or files < 10 or followed < 10 or objects < 10 or calls < 10 else 0)
+    sys.exit(1 if wrong or files < 10 or followed < 10 or objects < 10 or calls < 10 or paths < 10 else 0)
