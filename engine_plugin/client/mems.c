@@ -609,9 +609,9 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
     } else if (!session->vk) {
         status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", of a session without Vulkan",
                          mem);
-    } else if (!found->has_vk) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
-                         "mem is 0x%" PRIx64 ", which has no Vulkan memory here", mem);
+    } else if (!found->has_vk || found->of_model) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which %s", mem,
+                         found->of_model ? "belongs to a model" : "has no Vulkan memory here");
     } else {
         known = (tandem_mem_vulkan){
             .buffer = found->vk.engines_buffer ? VK_NULL_HANDLE : found->vk.buffer,

@@ -262,7 +262,7 @@ static void a_job_that_hangs_is_lost(void **state)
 }
 
 /* A kernel that finds nothing at its addresses takes its worker along, and no other client's jobs: the sixth of each worker
- * of tests/tandemd_faulty.c. */
+ * of tests/daemon/tandemd_faulty.c. */
 static void a_fault_in_a_kernel_is_survived(void **state)
 {
     char fault_path[96];

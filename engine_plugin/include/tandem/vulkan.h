@@ -114,7 +114,8 @@ typedef struct tandem_mem_vulkan {
 } tandem_mem_vulkan;
 
 /* The VkBuffer and memory behind a mem.
- * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan, and for FD (the engine has the VkDeviceMemory) and models.
+ * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan, for FD but dma-bufs (the engine has the VkDeviceMemory), for memory
+ *          of CUDA's, for HOST on the copy rung, and for models.
  * Owner: the mem, memory of VULKAN apart, which stays the engine's; the engine must not destroy what is the mem's.
  * Threads: any.
  * Blocks: never. */

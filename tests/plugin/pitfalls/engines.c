@@ -1,5 +1,5 @@
 /* The engine's own VkDeviceMemory where CUDA computes beside Vulkan: `timeline`, `host` and `copy`. What CUDA is told of it,
- * what is recorded around a job, and where the bytes go. (Inline: tests/inline. The CPU, tandemd: test_engine_memory.)
+ * what is recorded around a job, and where the bytes go. (Inline: tests/plugin/inline. The CPU, tandemd: test_engine_memory.)
  *
  * SPDX-License-Identifier: Apache-2.0
  */

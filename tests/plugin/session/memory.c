@@ -202,6 +202,8 @@ static void models(rig *r)
     REFUSED(r, ARG, "name is 'w'", got = tandem_model_tensor(r->s, model, "w", &view, shape));
     REFUSED(r, UNSUPPORTED, "name is 'ids', which no job can read: I64",
             got = tandem_model_tensor(r->s, model, "ids", &view, shape));
+    REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64 ", %s", k.mem, r->has_vk ? "which belongs to a model" : "of a session without Vulkan"),
+            got = tandem_mem_get_vulkan(r->s, k.mem, &TANDEM_INIT(tandem_mem_vulkan)));
     REFUSED(r, UNSUPPORTED, "name is 'five'", got = tandem_model_tensor(r->s, model, "five", &view, shape));
     assert_true(view.mem == 0 && shape[0] == 0);
     REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which belongs to a model", k.mem),
