@@ -34,8 +34,10 @@ AVX512 void take_block(td_ints *to, uint32_t block, const __m512 x[2])
     const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x[0]), _mm512_abs_ps(x[1])));
     const __m512 zero = _mm512_add_ps(_mm512_sub_ps(x[0], x[0]), _mm512_sub_ps(x[1], x[1]));
     const bool finite = !_mm512_cmp_ps_mask(zero, zero, _CMP_UNORD_Q);
-    const __m512 factor = _mm512_set1_ps(most > 0 ? 32767 / most : 0);
-    const __m512i codes[2] = {_mm512_cvtps_epi32(_mm512_mul_ps(x[0], factor)), _mm512_cvtps_epi32(_mm512_mul_ps(x[1], factor))};
+    const __mmask16 some = finite ? 0xffff : 0; /* codes of NaN would be no 16 bits */
+    const __m512 factor = _mm512_set1_ps(td_ints_factor(most));
+    const __m512i codes[2] = {_mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x[0], factor)),
+                              _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x[1], factor))};
     const float scale = finite ? most * (1.0f / 32767) : NAN;
     int16_t *at = to->codes + td_ints_place(block);
 

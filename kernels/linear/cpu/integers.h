@@ -45,6 +45,12 @@ static inline uint32_t td_ints_block_bytes(uint32_t weights)
     return weights == TD_LINEAR_Q4_0 ? 18 : weights == TD_LINEAR_Q4_1 ? 20 : 34;
 }
 
+/* By what x is multiplied to be codes, whose largest has 15 bits. What is smaller than any number whose share that is, is 0. */
+static inline float td_ints_factor(float largest)
+{
+    return largest > 1e-34f ? 32767 / largest : 0;
+}
+
 /* Blocks that are not there. */
 static inline void td_ints_clear(td_ints *to, uint32_t count)
 {

@@ -48,16 +48,18 @@ AVX2 void take_block(td_ints *to, uint32_t block, const uint16_t *x, uint32_t dt
     _mm256_storeu_ps(maxima, most);
     for (uint32_t i = 0; i < LANES; i++)
         largest = maxima[i] > largest ? maxima[i] : largest;
-    const __m256 factor = _mm256_set1_ps(largest > 0 ? 32767 / largest : 0);
+    const bool finite = _mm256_testz_si256(bad, bad);
+    const __m256i some = _mm256_set1_epi32(finite ? -1 : 0); /* codes of NaN would be no 16 bits */
+    const __m256 factor = _mm256_set1_ps(td_ints_factor(largest));
     for (uint32_t i = 0; i < 4; i++)
-        codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(eights[i], factor));
+        codes[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(eights[i], factor)), some);
     _mm256_storeu_si256((__m256i *)at, narrow(codes[0], codes[1]));
     _mm256_storeu_si256((__m256i *)(at + BLOCK), narrow(codes[2], codes[3]));
     _mm256_storeu_si256((__m256i *)sums,
                         _mm256_add_epi32(_mm256_add_epi32(codes[0], codes[1]), _mm256_add_epi32(codes[2], codes[3])));
     for (uint32_t i = 0; i < LANES; i++)
         sum += sums[i];
-    to->each[block] = _mm256_testz_si256(bad, bad) ? largest * (1.0f / 32767) : NAN;
+    to->each[block] = finite ? largest * (1.0f / 32767) : NAN;
     to->offsets[block] = to->each[block] * (float)sum;
 }
 
