@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { NUMBERS = 3 /* batch, tokens, wanted */ };
-#define WAIT_NS 10000000000u
 
 /* --- The model --- */
 
@@ -138,9 +137,7 @@ static tandem_status run(td_speaker *s)
     status = tandem_submit(s->session, &job, &ticket);
     if (status != TANDEM_OK)
         return status;
-    do
-        status = tandem_wait(s->session, ticket, WAIT_NS, &report);
-    while (status == TANDEM_ERROR_BUSY);
+    status = tandem_wait(s->session, ticket, UINT64_MAX, &report);
     if (status == TANDEM_OK && report.state != TANDEM_JOB_DONE)
         status = report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST;
     return status;

@@ -179,7 +179,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
     if (!a->model || !a->prompt)
         return tool_usage("generate", "%s is missing; `tandem help generate` explains it",
                           !a->model ? "--model" : "--prompt");
-    if (!tool_precision("generate", a->attention, &a->precision) ||
+    if (!tool_precision("generate", "--attention", a->attention, &a->precision) ||
         !tool_rung("generate", a->rung, &a->rung_value) || read_numbers(a) != TOOL_OK ||
         read_biases(a) != TOOL_OK || read_stops(a) != TOOL_OK)
         return TOOL_USAGE;

@@ -22,29 +22,6 @@ bool tool_language_open(tool_language *l, const char *model)
     return false;
 }
 
-bool tool_rung(const char *command, const char *value, uint32_t *rung)
-{
-    static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu", NULL};
-    const int index = tool_word(value, rungs);
-
-    if (index < 0)
-        tool_usage(command, "--rung \"%s\" is none of auto, inline, timeline, host, copy, cpu",
-                   value);
-    *rung = index < 0 ? 0 : (uint32_t)index;
-    return index >= 0;
-}
-
-bool tool_precision(const char *command, const char *value, uint32_t *precision)
-{
-    static const char *const precisions[] = {"auto", "f16", "8b", "4b", NULL};
-    const int index = tool_word(value, precisions);
-
-    if (index < 0)
-        tool_usage(command, "--attention \"%s\" is none of auto, f16, 8b, 4b", value);
-    *precision = index < 0 ? 0 : (uint32_t)index;
-    return index >= 0;
-}
-
 int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads,
                         const td_speaker_desc *desc)
 {

@@ -28,11 +28,6 @@ void tool_language_close(tool_language *l);
 /* What a call of the speaker's said: false, and why. */
 bool tool_language_done(tool_language *l, tandem_status status);
 
-/* Values of --rung, "auto" to "cpu", and of --attention, "auto" to "4b", as the API has them; false
- * after a line that says what is wrong. */
-bool tool_rung(const char *command, const char *value, uint32_t *rung);
-bool tool_precision(const char *command, const char *value, uint32_t *precision);
-
 /* A text with the token before it that the model wants there. */
 tandem_status tool_encode(const td_tokenizer *t, const td_text_part *part, td_tokens *tokens,
                           char *why, size_t why_bytes);

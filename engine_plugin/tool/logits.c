@@ -42,7 +42,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
                           !a->model    ? "--model"
                           : !a->tokens ? "--tokens"
                                        : "--out");
-    if (!tool_precision("logits", a->attention, &a->precision) ||
+    if (!tool_precision("logits", "--attention", a->attention, &a->precision) ||
         !tool_rung("logits", a->rung, &a->rung_value))
         return TOOL_USAGE;
     return TOOL_OK;

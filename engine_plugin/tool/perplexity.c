@@ -58,7 +58,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
     if (!a->model || !a->text)
         return tool_usage("perplexity", "%s is missing; `tandem help perplexity` explains it",
                           !a->model ? "--model" : "--text");
-    if (!tool_precision("perplexity", a->attention, &a->precision) ||
+    if (!tool_precision("perplexity", "--attention", a->attention, &a->precision) ||
         !tool_rung("perplexity", a->rung, &a->rung_value))
         return TOOL_USAGE;
     if (tool_word(a->kv, caches) < 0)

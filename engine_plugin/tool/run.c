@@ -67,8 +67,6 @@ typedef struct network {
 
 static int read_arguments(int argc, char **argv, arguments *a)
 {
-    static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu", NULL};
-    static const char *const precisions[] = {"auto", "f16", "8b", "4b", NULL};
     const tool_option options[] = {{"--model", &a->model, NULL},
                                    {"--in", &a->in, NULL},
                                    {"--out", &a->out, NULL},
@@ -84,16 +82,10 @@ static int read_arguments(int argc, char **argv, arguments *a)
                           !a->model ? "--model"
                           : !a->in  ? "--in"
                                     : "--out");
-    const int rung = tool_word(a->rung, rungs), precision = tool_word(a->precision, precisions);
-    if (rung < 0)
-        return tool_usage("run", "--rung \"%s\" is none of auto, inline, timeline, host, copy, cpu",
-                          a->rung);
-    if (precision < 0)
-        return tool_usage("run", "--precision \"%s\" is none of auto, f16, 8b, 4b", a->precision);
+    if (!tool_rung("run", a->rung, &a->rung_value) || !tool_precision("run", "--precision", a->precision, &a->precision_value))
+        return TOOL_USAGE;
     if (!tool_number(a->runs, 1, 1000000, &a->run_count))
         return tool_usage("run", "--runs \"%s\" must be a number from 1 to 1000000", a->runs);
-    a->rung_value = (uint32_t)rung;
-    a->precision_value = (uint32_t)precision;
     return TOOL_OK;
 }
 
@@ -292,7 +284,6 @@ static bool run_once(network *n, double *ms)
     tandem_job_report report = TANDEM_INIT(tandem_job_report);
     const uint64_t begin = td_now_ns();
     tandem_ticket ticket;
-    tandem_status status;
 
     job.op.run = (tandem_run){.instance = n->instance,
                               .bindings = n->views,
@@ -303,10 +294,7 @@ static bool run_once(network *n, double *ms)
                               .uniform_bytes = n->uniform_bytes};
     if (!done(n, tandem_submit(n->s, &job, &ticket)))
         return false;
-    do
-        status = tandem_wait(n->s, ticket, 10000000000u, &report);
-    while (status == TANDEM_ERROR_BUSY && td_now_ns() - begin < LIMIT_NS);
-    if (!done(n, status))
+    if (!done(n, tandem_wait(n->s, ticket, LIMIT_NS, &report)))
         return false;
     *ms = report.end_ns > report.begin_ns ? (double)(report.end_ns - report.begin_ns) * 1e-6
                                           : (double)(td_now_ns() - begin) * 1e-6;

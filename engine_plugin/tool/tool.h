@@ -166,6 +166,9 @@ extern const char *const tool_bench_handover_help, *const tool_bench_attention_h
 /* "cpu", "cuda"; "inline", "timeline", ... */
 const char *tool_backend_name(uint32_t backend);
 const char *tool_rung_name(uint32_t rung);
+/* Reads --rung, and a precision of attention, as sessions and instances take them; false after a line that says what is wrong. */
+bool tool_rung(const char *command, const char *value, uint32_t *rung);
+bool tool_precision(const char *command, const char *option, const char *value, uint32_t *precision);
 
 /* Of a graph's numbers, which one has that name; their count: none. */
 struct td_graph;

@@ -146,3 +146,25 @@ const char *tool_rung_name(uint32_t rung)
     static const char *const names[] = {"none", "inline", "timeline", "host", "copy", "cpu"};
     return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
 }
+
+bool tool_rung(const char *command, const char *value, uint32_t *rung)
+{
+    static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu", NULL};
+    const int index = tool_word(value, rungs);
+
+    if (index < 0)
+        tool_usage(command, "--rung \"%s\" is none of auto, inline, timeline, host, copy, cpu", value);
+    *rung = index < 0 ? 0 : (uint32_t)index;
+    return index >= 0;
+}
+
+bool tool_precision(const char *command, const char *option, const char *value, uint32_t *precision)
+{
+    static const char *const precisions[] = {"auto", "f16", "8b", "4b", NULL};
+    const int index = tool_word(value, precisions);
+
+    if (index < 0)
+        tool_usage(command, "%s \"%s\" is none of auto, f16, 8b, 4b", option, value);
+    *precision = index < 0 ? 0 : (uint32_t)index;
+    return index >= 0;
+}
