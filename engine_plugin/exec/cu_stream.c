@@ -161,6 +161,7 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
     tandem_status status;
 
     stream->base.ops = ops;
+    stream->base.look_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     if (log)
         stream->base.log = *log;
     stream->device = device;

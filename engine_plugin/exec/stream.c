@@ -77,12 +77,12 @@ uint64_t td_stream_control_address(const td_stream *stream, uint32_t place)
     return stream->ring_address + offsetof(td_stream_ring, controls) + place * sizeof(td_control);
 }
 
-/* Any thread, several at once: a place is not taken again before its submit was seen to be over, so what was read before
- * that is that submit's. The next submit may have begun before one is over, where copies overlap. */
-static void look(td_stream *stream)
+/* One thread at a time: one that was held up in here would write times of long ago over those of a later submit. A place is
+ * not taken again before its submit was seen to be over, so what is read before that is that submit's. The next submit may
+ * have begun before one is over, where copies overlap. */
+static void take_timestamps(td_stream *stream, uint64_t submitted)
 {
-    const uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_acquire);
-    uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
+    uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_relaxed);
 
     for (uint64_t next = completed + 1; next <= submitted; next++) {
         const td_stream_timestamps *at = &stream->ring->timestamps[td_stream_place(stream, next)];
@@ -93,9 +93,6 @@ static void look(td_stream *stream)
 
         if (!begun)
             return;
-        completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
-        if (completed >= next) /* another thread was faster */
-            continue;
         store_word(&times->begin_ns, begin_ns);
         store_word(&times->begun, next);
         if (!over || completed != next - 1)
@@ -104,8 +101,21 @@ static void look(td_stream *stream)
                              begin_ns, end_ns, td_now_ns());
         store_word(&times->end_ns, end_ns);
         store_word(&times->sequence, next);
-        atomic_compare_exchange_strong(&stream->completed, &completed, next);
+        completed = next;
+        atomic_store_explicit(&stream->completed, completed, memory_order_release);
     }
+}
+
+/* Any thread, several at once. */
+static void look(td_stream *stream)
+{
+    const uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_acquire);
+
+    if (atomic_load_explicit(&stream->completed, memory_order_acquire) >= submitted)
+        return;
+    pthread_mutex_lock(&stream->look_lock);
+    take_timestamps(stream, submitted);
+    pthread_mutex_unlock(&stream->look_lock);
 }
 
 static void clear_place(td_stream *stream, uint32_t place)

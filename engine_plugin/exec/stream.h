@@ -11,6 +11,8 @@
 #ifndef TANDEM_EXEC_STREAM_H
 #define TANDEM_EXEC_STREAM_H
 
+#include <pthread.h>
+
 #include "engine_plugin/exec/exec.h"
 
 enum {
@@ -57,6 +59,7 @@ struct td_stream {
     uint64_t ring_address;
     atomic_uint_least64_t submitted, completed; /* the last submit that the device has, that was seen to be over */
     uint64_t last[TD_STREAM_PENDING];           /* the last submit in each slot's place */
+    pthread_mutex_t look_lock;                  /* of who takes timestamps from the ring to `times` and `completed` */
     td_stamp times[TD_STREAM_TIMES];            /* by sequence % TD_STREAM_TIMES, with that as their number */
     atomic_uint_least32_t places[TD_STREAM_NUMBERS], record_counts[TD_STREAM_NUMBERS]; /* by sequence */
     atomic_uint_least64_t enqueued_ns[TD_STREAM_TIMES]; /* likewise, on CLOCK_MONOTONIC */

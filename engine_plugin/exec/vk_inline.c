@@ -487,6 +487,7 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
     if (!s)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a stream");
     s->base.ops = &inline_ops;
+    s->base.look_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     if (log)
         s->base.log = *log;
     s->desc = *desc;

@@ -3,10 +3,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine_plugin/exec/stream.h"
 #include "tests/plugin/poller.h"
 #include "tests/plugin/stream/rig.h"
 
@@ -478,6 +481,127 @@ static void test_pollers(void **state)
     }
 }
 
+/* A device that is done at once: submit i ran at i. */
+static tandem_status enqueue_at_once(td_stream *it, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
+                                     char *why, size_t why_bytes)
+{
+    td_stamp *stamp = &it->ring->timestamps[td_stream_place(it, sequence)].stamp;
+
+    (void)submit;
+    (void)signalled;
+    (void)why;
+    (void)why_bytes;
+    __atomic_store_n(&stamp->begin_ns, sequence, __ATOMIC_RELEASE);
+    __atomic_store_n(&stamp->begun, TD_STREAM_RAN, __ATOMIC_RELEASE);
+    __atomic_store_n(&stamp->end_ns, sequence, __ATOMIC_RELEASE);
+    __atomic_store_n(&stamp->sequence, TD_STREAM_RAN, __ATOMIC_RELEASE);
+    return TANDEM_OK;
+}
+
+/* The first thread that writes to a page is held up there. */
+static struct {
+    void *page;
+    size_t bytes;
+    atomic_bool held, released;
+} held_up;
+
+static void hold_up(int signal_number, siginfo_t *info, void *context)
+{
+    const size_t offset = (size_t)((uintptr_t)info->si_addr - (uintptr_t)held_up.page);
+
+    (void)context;
+    if (offset >= held_up.bytes) {
+        signal(signal_number, SIG_DFL); /* a fault that is none of ours: it comes again */
+        return;
+    }
+    mprotect(held_up.page, held_up.bytes, PROT_READ | PROT_WRITE);
+    atomic_store(&held_up.held, true);
+    while (!atomic_load(&held_up.released))
+        td_sleep_ns(100000);
+}
+
+static void *look_once(void *user)
+{
+    td_stream_completed(user);
+    return NULL;
+}
+
+typedef struct submitter {
+    td_stream *stream;
+    uint64_t until, sequence;
+    atomic_bool over;
+} submitter;
+
+static void *submit_at_once(void *user)
+{
+    static const td_plan nothing;
+    submitter *it = user;
+    char why[256];
+    bool signalled;
+
+    while (it->sequence < it->until) {
+        const td_stream_submit submit = {.plan = &nothing};
+
+        if (td_stream_enqueue(it->stream, &submit, &it->sequence, &signalled, why, sizeof why) != TANDEM_OK)
+            break;
+    }
+    atomic_store(&it->over, true);
+    return NULL;
+}
+
+/* A thread that is held up between reading timestamps and keeping them writes over none of later submits. */
+static void test_held_up_looker(void **state)
+{
+    static const td_stream_ops at_once = {.enqueue = enqueue_at_once};
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (sizeof(td_stream) + page - 1) / page * page;
+    const struct sigaction action = {.sa_sigaction = hold_up, .sa_flags = SA_SIGINFO};
+    struct sigaction before;
+    td_stream *quick = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    submitter submits = {.stream = quick, .until = TD_STREAM_TIMES / 2};
+    pthread_t looks, goes_on;
+
+    (void)state;
+    assert_ptr_not_equal(quick, MAP_FAILED);
+    quick->ops = &at_once;
+    quick->look_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    quick->ring = aligned_alloc(_Alignof(td_stream_ring), sizeof *quick->ring);
+    assert_non_null(quick->ring);
+    memset(quick->ring, 0, sizeof *quick->ring);
+    submit_at_once(&submits);
+    assert_int_equal(submits.sequence, TD_STREAM_TIMES / 2);
+    held_up.page = (void *)((uintptr_t)&quick->times[submits.sequence] / page * page); /* of the last one, not yet seen */
+    held_up.bytes = page;
+    assert_true((char *)held_up.page >= (char *)quick->times &&
+                (char *)held_up.page + page <= (char *)quick->times + sizeof quick->times);
+    assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
+    assert_int_equal(mprotect(held_up.page, page, PROT_READ), 0);
+    assert_int_equal(pthread_create(&looks, NULL, look_once, quick), 0);
+    while (!atomic_load(&held_up.held))
+        td_sleep_ns(100000);
+    submits.until += TD_STREAM_TIMES + TD_STREAM_PENDING;
+    atomic_store(&submits.over, false);
+    assert_int_equal(pthread_create(&goes_on, NULL, submit_at_once, &submits), 0);
+    for (int i = 0; i < 100 && !atomic_load(&submits.over); i++) /* or it waits for the one that is held up */
+        td_sleep_ns(1000000);
+    atomic_store(&held_up.released, true);
+    assert_int_equal(pthread_join(looks, NULL), 0);
+    assert_int_equal(pthread_join(goes_on, NULL), 0);
+    assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+    assert_int_equal(submits.sequence, submits.until);
+    assert_int_equal(td_stream_completed(quick), submits.until);
+    for (uint64_t i = submits.until - TD_STREAM_TIMES + 1; i <= submits.until; i++) {
+        const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(quick);
+        uint64_t begin = 0, end = 0;
+
+        assert_true(td_stream_times(quick, i, &begin, &end));
+        assert_int_equal(begin + offset, i);
+        assert_int_equal(end + offset, i);
+    }
+    pthread_mutex_destroy(&quick->look_lock);
+    free(quick->ring);
+    munmap(quick, bytes);
+}
+
 /* The stream counts what is pending, whichever kind it is; a slot that is taken goes kernel by kernel. */
 static void test_pending(void **state)
 {
@@ -562,6 +686,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_slot_in_use),
     cmocka_unit_test(test_cancel_by_slot),
     cmocka_unit_test(test_pollers),
+    cmocka_unit_test(test_held_up_looker),
     cmocka_unit_test(test_pending),
     cmocka_unit_test(test_long_plans),
 };
