@@ -23,6 +23,12 @@
 
 static_assert(TD_POOL_MOST_THREADS <= INSIDE, "a seat for each");
 
+/* The turns of a run that a worker has yet to take: from `first` on, up to `end`. Neighbours in memory are computed by one
+ * thread, in order, as processors fetch ahead; who has none left takes half of another's, from its end. */
+typedef struct part {
+    _Alignas(64) _Atomic uint64_t left; /* first << 32 | end */
+} part;
+
 #define RETRY_NS 1000000000u /* a thread that could not be started is tried again so much later */
 
 struct td_thread_pool {
@@ -35,9 +41,9 @@ struct td_thread_pool {
     /* Of the run: constant while somebody may be inside. */
     td_pool_function function;
     void *context;
-    uint64_t count;
+    uint64_t base; /* the index of turn 0 */
     uint32_t seats;
-    _Alignas(64) _Atomic uint64_t next; /* index */
+    part *parts; /* by worker */
     _Alignas(64) atomic_uint state;
     _Alignas(64) atomic_uint runs; /* how many there were: what idle threads look at */
     atomic_uint sleepers;
@@ -61,12 +67,63 @@ static bool spin_on(spin *s)
     return ++s->looks % LOOKS || td_now_ns() < s->until_ns;
 }
 
+static uint64_t pack_part(uint64_t first, uint64_t end)
+{
+    return first << 32 | end;
+}
+
+static uint32_t first_of(uint64_t left)
+{
+    return (uint32_t)(left >> 32);
+}
+
+static uint32_t end_of(uint64_t left)
+{
+    return (uint32_t)left;
+}
+
+static bool take_own(part *own, uint32_t *turn)
+{
+    uint64_t left = atomic_load_explicit(&own->left, memory_order_relaxed);
+
+    while (first_of(left) < end_of(left))
+        if (atomic_compare_exchange_weak_explicit(&own->left, &left, pack_part(first_of(left) + 1u, end_of(left)),
+                                                  memory_order_relaxed, memory_order_relaxed)) {
+            *turn = first_of(left);
+            return true;
+        }
+    return false;
+}
+
+/* Turns never come back to who had them: a word that is still the same was not changed meanwhile. */
+static bool take_others(td_thread_pool *pool, uint32_t worker, uint32_t *turn)
+{
+    const uint32_t workers = pool->seats + 1;
+
+    for (uint32_t i = 1; i < workers; i++) {
+        part *other = &pool->parts[(worker + i) % workers];
+        uint64_t left = atomic_load_explicit(&other->left, memory_order_relaxed);
+
+        while (first_of(left) < end_of(left)) {
+            const uint32_t middle = first_of(left) + (end_of(left) - first_of(left)) / 2;
+
+            if (!atomic_compare_exchange_weak_explicit(&other->left, &left, pack_part(first_of(left), middle),
+                                                       memory_order_relaxed, memory_order_relaxed))
+                continue;
+            atomic_store_explicit(&pool->parts[worker].left, pack_part(middle + 1u, end_of(left)), memory_order_relaxed);
+            *turn = middle;
+            return true;
+        }
+    }
+    return false;
+}
+
 static void compute(td_thread_pool *pool, uint32_t worker)
 {
-    uint64_t index;
+    uint32_t turn;
 
-    while ((index = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < pool->count)
-        pool->function(pool->context, index, worker);
+    while (take_own(&pool->parts[worker], &turn) || take_others(pool, worker, &turn))
+        pool->function(pool->context, pool->base + turn, worker);
 }
 
 /* The helpers. */
@@ -136,9 +193,13 @@ static void start_helpers(td_thread_pool *pool, uint32_t wanted)
         pool->retry_ns = td_now_ns() + RETRY_NS;
 }
 
-static void open_run(td_thread_pool *pool)
+static void open_run(td_thread_pool *pool, uint32_t count)
 {
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    const uint64_t workers = pool->seats + 1;
+
+    for (uint64_t i = 0; i < workers; i++)
+        atomic_store_explicit(&pool->parts[i].left, pack_part(count * i / workers, count * (i + 1) / workers),
+                              memory_order_relaxed);
     atomic_store(&pool->state, OPEN | pool->seats * SEAT);
     atomic_fetch_add(&pool->runs, 1); /* behind that: who sees it finds the run open */
     if (atomic_load(&pool->sleepers))
@@ -168,23 +229,26 @@ static void run_alone(uint64_t count, td_pool_function function, void *context)
         function(context, index, 0);
 }
 
+static void run_together(td_thread_pool *pool, uint64_t base, uint32_t count, td_pool_function function, void *context)
+{
+    pool->function = function;
+    pool->context = context;
+    pool->base = base;
+    pool->seats = (count < pool->threads ? count : pool->threads) - 1;
+    start_helpers(pool, pool->seats);
+    open_run(pool, count);
+    compute(pool, 0);
+    close_run(pool);
+}
+
 void td_thread_pool_run(td_thread_pool *pool, uint64_t count, td_pool_function function, void *context)
 {
-    uint32_t seats;
-
     if (!pool || pool->threads < 2 || count < 2 || pool->process != td_process_id() || atomic_exchange(&pool->busy, true)) {
         run_alone(count, function, context);
         return;
     }
-    seats = (count < pool->threads ? (uint32_t)count : pool->threads) - 1;
-    start_helpers(pool, seats);
-    pool->function = function;
-    pool->context = context;
-    pool->count = count;
-    pool->seats = seats;
-    open_run(pool);
-    compute(pool, 0);
-    close_run(pool);
+    for (uint64_t base = 0; base < count; base += UINT32_MAX)
+        run_together(pool, base, (uint32_t)(count - base < UINT32_MAX ? count - base : UINT32_MAX), function, context);
     atomic_store(&pool->busy, false);
 }
 
@@ -193,12 +257,12 @@ void td_thread_pool_run(td_thread_pool *pool, uint64_t count, td_pool_function f
 td_thread_pool *td_thread_pool_create(uint32_t threads)
 {
     const uint32_t most = threads < TD_POOL_MOST_THREADS ? threads : TD_POOL_MOST_THREADS, count = most ? most : 1;
-    const size_t bytes = sizeof(td_thread_pool) + (count - 1) * sizeof(pthread_t);
-    td_thread_pool *pool = aligned_alloc(64, (size_t)td_align_up(bytes, 64));
+    const size_t parts_at = (size_t)td_align_up(sizeof(td_thread_pool) + (count - 1) * sizeof(pthread_t), _Alignof(part));
+    td_thread_pool *pool = aligned_alloc(64, parts_at + count * sizeof(part));
 
     if (!pool)
         return NULL;
-    *pool = (td_thread_pool){.threads = count, .process = td_process_id()};
+    *pool = (td_thread_pool){.threads = count, .process = td_process_id(), .parts = (part *)((char *)pool + parts_at)};
     return pool;
 }
 

@@ -89,6 +89,39 @@ static void test_each_turn_once(void **state)
     td_thread_pool_destroy(&pool);
 }
 
+/* A thread computes neighbours, in order, but where it takes half of what another has left. */
+typedef struct walk {
+    struct {
+        _Alignas(64) uint64_t last, jumps;
+    } of[4];
+} walk;
+
+static void walk_on(void *context, uint64_t index, uint32_t worker)
+{
+    walk *w = context;
+    const uint64_t until = td_now_ns() + 1000 * (1 + index % 7);
+
+    w->of[worker].jumps += index != w->of[worker].last + 1;
+    w->of[worker].last = index;
+    while (td_now_ns() < until)
+        ;
+}
+
+static void test_neighbours(void **state)
+{
+    enum { TURNS = 4096, THREADS = 4 };
+    td_thread_pool *pool = td_thread_pool_create(THREADS);
+    uint64_t jumps = 0;
+    walk w = {0};
+
+    (void)state;
+    td_thread_pool_run(pool, TURNS, walk_on, &w);
+    for (int i = 0; i < THREADS; i++)
+        jumps += w.of[i].jumps;
+    assert_in_range(jumps, 1, TURNS / 8);
+    td_thread_pool_destroy(&pool);
+}
+
 /* All threads at once: each turn waits until all have begun. */
 typedef struct meeting {
     atomic_uint begun;
@@ -474,7 +507,9 @@ static void test_fork(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_turn_once),       cmocka_unit_test(test_threads_at_once),
+        cmocka_unit_test(test_each_turn_once),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_threads_at_once),
         cmocka_unit_test(test_no_wake_up_is_lost),   cmocka_unit_test(test_callers_at_once),
         cmocka_unit_test(test_parallel_for),         cmocka_unit_test(test_idle_threads_sleep),
         cmocka_unit_test(test_what_threads_inherit), cmocka_unit_test(test_threads_that_cannot_start),
