@@ -41,6 +41,17 @@ const char *tandem_status_text(tandem_status status)
 
 /* Memory. */
 
+static void *alloc_pages(uint64_t bytes, size_t alignment)
+{
+    const bool large = bytes >= 2 * TD_LARGE_PAGE_BYTES;
+    const size_t to = large && alignment < TD_LARGE_PAGE_BYTES ? TD_LARGE_PAGE_BYTES : alignment;
+    void *pointer = aligned_alloc(to, (size_t)td_align_up(bytes, alignment));
+
+    if (pointer && large)
+        td_prefer_large_pages(pointer, bytes);
+    return pointer;
+}
+
 void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment)
 {
     void *pointer;
@@ -52,7 +63,7 @@ void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment
     else if (bytes > td_machine_bytes()) /* all of it will be touched, whatever the allocator promises */
         pointer = NULL;
     else
-        pointer = aligned_alloc(alignment, (size_t)td_align_up(bytes, alignment));
+        pointer = alloc_pages(bytes, alignment);
     if (pointer)
         atomic_fetch_add(&s->block_bytes, bytes);
     return pointer;

@@ -42,6 +42,11 @@ void td_drop_pages(void *begin, uint64_t bytes)
         madvise((void *)(uintptr_t)at, end - at < piece ? end - at : piece, MADV_DONTNEED);
 }
 
+void td_prefer_large_pages(void *begin, uint64_t bytes)
+{
+    madvise(begin, (size_t)(bytes / TD_LARGE_PAGE_BYTES * TD_LARGE_PAGE_BYTES), MADV_HUGEPAGE);
+}
+
 enum { SEALS = F_SEAL_SHRINK, SEALS_FIXED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 /* What this machine could still give, in bytes; UINT64_MAX if it does not say. */

@@ -25,6 +25,14 @@ bool td_is_mapped(const void *begin, uint64_t bytes);
  * Blocks: for as long as that takes. */
 void td_drop_pages(void *begin, uint64_t bytes);
 
+/* Of memory from an allocator, much of it, aligned to TD_LARGE_PAGE_BYTES: asks for pages of that size where nothing was written
+ * yet. What is read once from end to end, as weights are, comes half again as fast, as a processor fetches ahead within a
+ * page. Where there are none, nothing changes.
+ * Threads: any; nobody uses them.
+ * Blocks: never. */
+enum { TD_LARGE_PAGE_BYTES = 2 << 20 };
+void td_prefer_large_pages(void *begin, uint64_t bytes);
+
 /* Shared memory. Its length is a multiple of this, whatever the machine's pages are. */
 enum { TD_MEMFD_PAGE_BYTES = 4096 };
 
