@@ -87,7 +87,8 @@ TD_INLINE uint32_t td_select(bool condition, uint32_t a, uint32_t b)
 TD_INLINE float td_from_f16(uint16_t h)
 {
     const uint32_t u = h, finite = td_bits(td_float((u & 0x7fff) << 13) * 0x1p112f);
-    const uint32_t magnitude = td_select((u & 0x7c00) == 0x7c00, 0x7f800000u | (u & 0x3ff) << 13, finite);
+    const uint32_t beyond = 0x7f800000u | (u & 0x3ff) << 13 | td_select((u & 0x3ff) != 0, 0x00400000u, 0); /* a quiet NaN */
+    const uint32_t magnitude = td_select((u & 0x7c00) == 0x7c00, beyond, finite);
     return td_float(magnitude | (u & 0x8000) << 16);
 }
 
@@ -142,6 +143,10 @@ TD_INLINE bool td_next_run(const td_shape *shape, const td_block *at, td_run *ru
     return true;
 }
 
+/* td_from_f16() and td_to_f16() of `n` elements, the same bits by each instruction set. */
+void td_floats_from_f16(float *to, const uint16_t *from, uint32_t n);
+void td_floats_to_f16(uint16_t *to, const float *from, uint32_t n);
+
 /* `n` elements of F16, BF16 or F32, from element `at` on, as floats; and floats as such, rounded to nearest. */
 TD_INLINE void td_to_floats(float *to, const void *from, uint32_t dtype, int64_t at, uint32_t n)
 {
@@ -152,8 +157,7 @@ TD_INLINE void td_to_floats(float *to, const void *from, uint32_t dtype, int64_t
         for (uint32_t i = 0; i < n; i++)
             to[i] = td_from_bf16(half[i]);
     else
-        for (uint32_t i = 0; i < n; i++)
-            to[i] = td_from_f16(half[i]);
+        td_floats_from_f16(to, half, n);
 }
 
 TD_INLINE void td_from_floats(void *to, uint32_t dtype, int64_t at, const float *from, uint32_t n)
@@ -165,8 +169,7 @@ TD_INLINE void td_from_floats(void *to, uint32_t dtype, int64_t at, const float 
         for (uint32_t i = 0; i < n; i++)
             half[i] = td_to_bf16(from[i]);
     else
-        for (uint32_t i = 0; i < n; i++)
-            half[i] = td_to_f16(from[i]);
+        td_floats_to_f16(half, from, n);
 }
 
 /* x rounded to the grid of E4M3, for |x| <= 448: adding 1.5 * 2^20 times x's power of two leaves 4 significant bits. */

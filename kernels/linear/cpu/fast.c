@@ -87,6 +87,25 @@ TD_INLINE float add_lanes(const float *lanes)
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+/* The same of four at once, with fewer moves: halves of two, then quarters of all, are added in one register. */
+TD_INLINE quarter add_lanes_of_four(const vec of[4])
+{
+#define HALVES(a, b, at)                                                                                               \
+    __builtin_shufflevector(a, b, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7, at + 16, at + 17, at + 18, \
+                            at + 19, at + 20, at + 21, at + 22, at + 23)
+#define QUARTERS(a, b, at)                                                                                        \
+    __builtin_shufflevector(a, b, at, at + 1, at + 2, at + 3, at + 8, at + 9, at + 10, at + 11, at + 16, at + 17, \
+                            at + 18, at + 19, at + 24, at + 25, at + 26, at + 27)
+    const vec eights[2] = {HALVES(of[0], of[1], 0) + HALVES(of[0], of[1], 8), HALVES(of[2], of[3], 0) + HALVES(of[2], of[3], 8)};
+    const vec fours = QUARTERS(eights[0], eights[1], 0) + QUARTERS(eights[0], eights[1], 4);
+    const vec twos = fours + __builtin_shufflevector(fours, fours, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    const vec ones = twos + __builtin_shufflevector(twos, twos, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#undef HALVES
+#undef QUARTERS
+
+    return (quarter)__builtin_shufflevector(ones, ones, 0, 4, 8, 12);
+}
+
 /* Rows are `together` at a time: what is behind the last is computed and not used. */
 static uint32_t whole(uint32_t count, uint32_t together)
 {
@@ -131,8 +150,11 @@ TD_INLINE void multiply(tile *t, const part *at, uint32_t channels, uint32_t row
                     for (uint32_t j = 0; j < columns; j++)
                         sums[i][j] += *(const vec *)&t->x[r + i][k] * *(const vec *)&t->w[c + j][k];
             for (uint32_t i = 0; i < rows; i++)
-                for (uint32_t j = 0; j < columns; j++)
-                    t->sums[r + i][c + j] += add_lanes((const float *)&sums[i][j]);
+                if (columns == 4)
+                    *(quarter *)&t->sums[r + i][c] += add_lanes_of_four(sums[i]);
+                else
+                    for (uint32_t j = 0; j < columns; j++)
+                        t->sums[r + i][c + j] += add_lanes((const float *)&sums[i][j]);
         }
 }
 

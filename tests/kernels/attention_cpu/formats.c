@@ -49,6 +49,49 @@ static void test_formats(void **state)
     assert_int_equal(td_to_f16(0x1.8p-24f), 2);
 }
 
+/* Rows of them, by each instruction set: the bits of one at a time, and nothing is written behind the last. */
+static void test_rows_of_f16(void **state)
+{
+    static const char *const sets[] = {"c", "avx2", "avx512-vnni"};
+    static const uint32_t counts[] = {0, 1, 7, 8, 9, 15, 16, 63, 64, 65, 576};
+    uint64_t seed = 2;
+
+    (void)state;
+    for (size_t n = 0; n < sizeof sets / sizeof *sets; n++) {
+        if (!td_cpu_isa_force(sets[n]))
+            continue;
+        for (uint32_t at = 0; at < 65536; at += 64) {
+            uint16_t halves[64];
+            float floats[64];
+
+            for (uint32_t i = 0; i < 64; i++)
+                halves[i] = (uint16_t)(at + i);
+            td_floats_from_f16(floats, halves, 64);
+            for (uint32_t i = 0; i < 64; i++)
+                assert_int_equal(td_bits(floats[i]), td_bits(td_from_f16(halves[i])));
+        }
+        for (int turn = 0; turn < 2000; turn++) {
+            const uint32_t count = counts[turn % (sizeof counts / sizeof *counts)];
+            float floats[577], back[577];
+            uint16_t halves[577];
+
+            for (uint32_t i = 0; i < 577; i++) /* of all exponents: subnormal, infinite and NaN, too */
+                floats[i] = td_float((uint32_t)tu_random(&seed) >> (tu_random(&seed) % 2 ? 0 : 2) ^ (turn % 3 ? 0 : 0x38000000));
+            memset(halves, 0xa5, sizeof halves);
+            memset(back, 0xa5, sizeof back);
+            td_floats_to_f16(halves, floats, count);
+            td_floats_from_f16(back, halves, count);
+            for (uint32_t i = 0; i < count; i++) {
+                assert_int_equal(halves[i], td_to_f16(floats[i]));
+                assert_int_equal(td_bits(back[i]), td_bits(td_from_f16(halves[i])));
+            }
+            assert_int_equal(halves[count], 0xa5a5);
+            assert_int_equal(td_bits(back[count]), 0xa5a5a5a5);
+        }
+    }
+    td_cpu_isa_force(NULL);
+}
+
 static void test_v_permutation(void **state)
 {
     (void)state;
@@ -142,6 +185,7 @@ static void test_two_levels_beat_one(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_formats),
+    cmocka_unit_test(test_rows_of_f16),
     cmocka_unit_test(test_v_permutation),
     cmocka_unit_test(test_tensor_cores_of_an_h200),
     cmocka_unit_test(test_two_levels_beat_one),
