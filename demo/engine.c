@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "demo/engine.h"
+#include "engine_plugin/setup/setup.h"
 #include "interop/base.h"
 
 #include <stdarg.h>
@@ -63,110 +64,25 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlag
 
 bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, uint32_t count, bool validate)
 {
-    integration_enabled enabled = {0};
+    const setup_instance_desc desc = {.get = vkGetInstanceProcAddr,
+                                      .application = "tandem-demo",
+                                      .api_version = VK_API_VERSION_1_2,
+                                      .extensions = window_extensions,
+                                      .extension_count = count,
+                                      .on_message = validate ? on_message : NULL,
+                                      .user = e};
     char why[200];
-    for (uint32_t i = 0; i < count; i++)
-        integrate_enable_extension(&enabled, window_extensions[i]);
-    if (!integrate_enable(&enabled, vkGetInstanceProcAddr, VK_NULL_HANDLE, VK_NULL_HANDLE, why, sizeof why))
-        return demo_fail("the Vulkan loader: %s", why);
-    uint32_t available_count = 0;
-    VkExtensionProperties available[128];
-    available_count = 128;
-    VkResult result = vkEnumerateInstanceExtensionProperties(NULL, &available_count, available);
-    if (result != VK_SUCCESS && result != VK_INCOMPLETE)
-        return demo_fail("no Vulkan here: %s", result_text(result));
-    for (uint32_t i = 0; i < available_count; i++)
-        if (!strcmp(available[i].extensionName, VK_EXT_DEBUG_UTILS_EXTENSION_NAME))
-            e->labels = integrate_enable_extension(&enabled, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
-
-    const VkValidationFeatureEnableEXT enable = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
-    const VkValidationFeaturesEXT validation = {.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
-                                                .enabledValidationFeatureCount = 1,
-                                                .pEnabledValidationFeatures = &enable};
-    const char *layer = "VK_LAYER_KHRONOS_validation";
-    const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
-                                   .pApplicationName = "tandem-demo",
-                                   .apiVersion = VK_API_VERSION_1_2};
-    const VkInstanceCreateInfo create = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
-                                         .pNext = validate ? &validation : NULL,
-                                         .pApplicationInfo = &app,
-                                         .enabledLayerCount = validate ? 1 : 0,
-                                         .ppEnabledLayerNames = &layer,
-                                         .enabledExtensionCount = enabled.extension_count,
-                                         .ppEnabledExtensionNames = enabled.extensions};
-    result = vkCreateInstance(&create, NULL, &e->instance);
-    if (result != VK_SUCCESS)
-        return demo_fail("cannot make a Vulkan instance: %s (VkResult %d)", result_text(result), (int)result);
-    if (validate && e->labels) {
-        PFN_vkCreateDebugUtilsMessengerEXT make =
-            (PFN_vkCreateDebugUtilsMessengerEXT)vkGetInstanceProcAddr(e->instance, "vkCreateDebugUtilsMessengerEXT");
-        const VkDebugUtilsMessengerCreateInfoEXT messenger = {
-            .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
-            .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
-                               VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
-            .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_GENERAL_BIT_EXT,
-            .pfnUserCallback = on_message,
-            .pUserData = e};
-        if (make)
-            make(e->instance, &messenger, NULL, &e->messenger);
-    }
-    return true;
-}
-
-/* A family that draws, computes, tells the time and, where there is a surface, presents. */
-static bool find_family(VkPhysicalDevice physical, VkSurfaceKHR surface, uint32_t *family)
-{
-    VkQueueFamilyProperties families[32];
-    uint32_t count = 32;
-    vkGetPhysicalDeviceQueueFamilyProperties(physical, &count, families);
-    for (uint32_t i = 0; i < count; i++) {
-        VkBool32 presents = VK_TRUE;
-        const VkQueueFlags wanted = VK_QUEUE_GRAPHICS_BIT | VK_QUEUE_COMPUTE_BIT;
-        if ((families[i].queueFlags & wanted) != wanted || !families[i].timestampValidBits)
-            continue;
-        if (surface && (vkGetPhysicalDeviceSurfaceSupportKHR(physical, i, surface, &presents) != VK_SUCCESS ||
-                        !presents))
-            continue;
-        *family = i;
-        return true;
-    }
-    return false;
-}
-
-static int device_rank(VkPhysicalDeviceType type)
-{
-    switch (type) {
-    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return 4;
-    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return 3;
-    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return 2;
-    default: return 1;
-    }
+    return setup_instance(&desc, &e->instance, &e->messenger, why, sizeof why) == VK_SUCCESS ||
+           demo_fail("cannot make a Vulkan instance: %s", why);
 }
 
 static bool pick_physical(demo_engine *e, VkSurfaceKHR surface)
 {
-    VkPhysicalDevice devices[16];
-    uint32_t count = 16;
-    VkResult result = vkEnumeratePhysicalDevices(e->instance, &count, devices);
-    if (result != VK_SUCCESS && result != VK_INCOMPLETE)
-        return demo_vk(e, result, "listing Vulkan devices");
-    int best = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        VkPhysicalDeviceProperties properties;
-        uint32_t family;
-        vkGetPhysicalDeviceProperties(devices[i], &properties);
-        if (properties.apiVersion < VK_API_VERSION_1_2 || !find_family(devices[i], surface, &family))
-            continue;
-        if (device_rank(properties.deviceType) > best) {
-            best = device_rank(properties.deviceType);
-            e->physical = devices[i];
-            e->family = family;
-            e->properties = properties;
-        }
-    }
-    if (!best)
-        return demo_fail("none of %u Vulkan devices has version 1.2 and a queue for graphics and compute%s", count,
-                         surface ? " that can present" : "");
+    const setup_need need = {.api_version = VK_API_VERSION_1_2, .draws = true, .stamps = true, .surface = surface};
+    char why[200];
+    if (!setup_pick(vkGetInstanceProcAddr, e->instance, &need, &e->physical, &e->family, why, sizeof why))
+        return demo_fail("%s", why);
+    vkGetPhysicalDeviceProperties(e->physical, &e->properties);
     vkGetPhysicalDeviceMemoryProperties(e->physical, &e->memory);
     return true;
 }
@@ -220,32 +136,20 @@ bool demo_engine_device(demo_engine *e, VkSurfaceKHR surface)
 {
     if (!pick_physical(e, surface) || !gather_requirements(e, surface != VK_NULL_HANDLE))
         return false;
-    const float priority = 1.0f;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = e->family,
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
-    const VkDeviceCreateInfo create = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                       .pNext = &e->enabled.features,
-                                       .queueCreateInfoCount = 1,
-                                       .pQueueCreateInfos = &queue,
-                                       .enabledExtensionCount = e->enabled.extension_count,
-                                       .ppEnabledExtensionNames = e->enabled.extensions};
-    if (!demo_vk(e, vkCreateDevice(e->physical, &create, NULL, &e->device), "making the Vulkan device"))
+    if (!demo_vk(e,
+                 setup_device(vkGetInstanceProcAddr, e->instance, e->physical, e->family, &e->enabled, &e->device, &e->queue),
+                 "making the Vulkan device"))
         return false;
-    vkGetDeviceQueue(e->device, e->family, 0, &e->queue);
     pthread_mutex_init(&e->queue_lock, NULL);
     e->push_descriptors =
         (PFN_vkCmdPushDescriptorSetKHR)vkGetDeviceProcAddr(e->device, "vkCmdPushDescriptorSetKHR");
     e->get_calibrated =
         (PFN_vkGetCalibratedTimestampsEXT)vkGetDeviceProcAddr(e->device, "vkGetCalibratedTimestampsEXT");
-    if (e->labels) {
-        e->label_begin =
-            (PFN_vkCmdBeginDebugUtilsLabelEXT)vkGetInstanceProcAddr(e->instance, "vkCmdBeginDebugUtilsLabelEXT");
-        e->label_end = (PFN_vkCmdEndDebugUtilsLabelEXT)vkGetInstanceProcAddr(e->instance, "vkCmdEndDebugUtilsLabelEXT");
-        e->set_name =
-            (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(e->instance, "vkSetDebugUtilsObjectNameEXT");
-    }
+    /* NULL where that extension of the instance is not there, or not enabled. */
+    e->label_begin =
+        (PFN_vkCmdBeginDebugUtilsLabelEXT)vkGetInstanceProcAddr(e->instance, "vkCmdBeginDebugUtilsLabelEXT");
+    e->label_end = (PFN_vkCmdEndDebugUtilsLabelEXT)vkGetInstanceProcAddr(e->instance, "vkCmdEndDebugUtilsLabelEXT");
+    e->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(e->instance, "vkSetDebugUtilsObjectNameEXT");
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
                                           .queueFamilyIndex = e->family};
@@ -276,13 +180,7 @@ uint32_t demo_engine_destroy(demo_engine *e)
         vkDestroyCommandPool(e->device, e->once_pool, NULL);
         vkDestroyDevice(e->device, NULL);
     }
-    if (e->messenger) {
-        PFN_vkDestroyDebugUtilsMessengerEXT destroy =
-            (PFN_vkDestroyDebugUtilsMessengerEXT)vkGetInstanceProcAddr(e->instance, "vkDestroyDebugUtilsMessengerEXT");
-        destroy(e->instance, e->messenger, NULL);
-    }
-    if (e->instance)
-        vkDestroyInstance(e->instance, NULL);
+    setup_instance_destroy(vkGetInstanceProcAddr, e->instance, e->messenger);
     const uint32_t complaints = e->validation_messages;
     memset(e, 0, sizeof *e);
     return complaints;

@@ -33,7 +33,7 @@ typedef struct demo_engine {
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;
     integration_enabled enabled; /* with the device */
-    bool calibrated, labels, lost;
+    bool calibrated, lost;
     PFN_vkGetCalibratedTimestampsEXT get_calibrated;
     PFN_vkCmdPushDescriptorSetKHR push_descriptors;
     PFN_vkCmdBeginDebugUtilsLabelEXT label_begin;

@@ -28,7 +28,7 @@ UNITS = """limits log pass config confine manager costs schedule worker_queue wo
 DAEMON = {f"daemon/{unit}" for unit in UNITS}
 BELOW_DAEMON = SHARING | MATH | PUBLIC | {"model", "exec", "run", "client"}
 # What tests of any floor may look at: all but the programs. (Those of the plugin see what writes stamps for the tool, too.)
-BELOW = SHARING | MATH | PUBLIC | {"model", "exec", "run", "npc", "client", "plugin", "shaders"}
+BELOW = SHARING | MATH | PUBLIC | {"model", "exec", "run", "npc", "client", "plugin", "shaders", "integrate", "setup"}
 ROOMS = [
     ("interop/include/", "types", set()),
     ("interop/base", "base", {"types"}),
@@ -52,9 +52,11 @@ ROOMS = [
       for at, unit in enumerate(UNITS)),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
     ("shaders/", "shaders", set()),
-    ("engine_plugin/tool/", "tool", SHARING | MATH | PUBLIC | {"integrate", "model", "exec", "npc", "client", "plugin", "shaders"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy
-    ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders", "integrate"}),
+    ("engine_plugin/setup/", "setup", PUBLIC | {"base", "os", "integrate"} | {"api"}),
+    ("engine_plugin/tool/", "tool",
+     SHARING | MATH | PUBLIC | {"integrate", "setup", "model", "exec", "npc", "client", "plugin", "shaders"}),
+    ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders", "integrate", "setup"}),
     ("tests/emu/", "emu", MATH),
     ("tests/interop/", "tests of interop", BELOW | {"tests"}),
     ("tests/kernels/", "tests of kernels", BELOW | {"tests", "emu", "tests of interop"}),
@@ -78,7 +80,7 @@ COPIES = {"memcpy", "memmove", "memset", "memcmp"}
 CALLERS = ("interop/", "kernels/", "engine_plugin/")
 # Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
-    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "demo"} | TESTS),
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "setup", "demo"} | TESTS),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
     (re.compile(r"math_constants\.h|type_traits"), {"cuda"} | TESTS),
     (re.compile(r"nvtx3/"), {"exec"}),

@@ -4,20 +4,18 @@
  */
 #include "engine_plugin/tool/survey.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
+#include "engine_plugin/setup/setup.h"
 #include "kernels/target.h"
 
-enum { FEATURE_BYTES = 1024 };
-
 typedef struct vulkan_loader {
-    void *library;
+    td_library *library;
     PFN_vkGetInstanceProcAddr get;
     VkInstance instance;
+    uint32_t api_version;
     survey_tuning tuning;
 } vulkan_loader;
 
@@ -85,65 +83,12 @@ void survey_ladder(const tandem_vulkan *vulkan, ladder_report *out)
     td_vk_close(&vk);
 }
 
-static bool ask_requirements(const vulkan_loader *vk, VkPhysicalDevice device, requirements *out)
+static void ask_requirements(const vulkan_loader *vk, VkPhysicalDevice device, requirements *out)
 {
     out->count = SURVEY_REQUIREMENTS;
     out->list[0] = TANDEM_INIT(tandem_requirement);
-    const tandem_status status = tandem_vulkan_requirements(vk->get, vk->instance, device, &out->count, out->list);
-    if (out->count > SURVEY_REQUIREMENTS)
-        out->count = SURVEY_REQUIREMENTS;
-    return status == TANDEM_OK || status == TANDEM_ERROR_BUSY;
-}
-
-/* Names of the extensions of one kind that are there. */
-static uint32_t available(const requirements *needs, uint32_t kind, const char **names)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < needs->count; i++)
-        if (needs->list[i].kind == kind && needs->list[i].available)
-            names[count++] = needs->list[i].name;
-    return count;
-}
-
-/* Every feature struct starts with sType and pNext and is shorter than FEATURE_BYTES, so a zeroed block of that size
- * serves for each of them, whatever its type. */
-static VkPhysicalDeviceFeatures2 *feature_chain(const requirements *needs, unsigned char *blocks)
-{
-    uint32_t used = 1;
-    VkBaseOutStructure *first = (void *)blocks;
-    first->sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    for (uint32_t i = 0; i < needs->count; i++) {
-        const tandem_requirement *r = &needs->list[i];
-        if (r->kind != TANDEM_REQUIREMENT_FEATURE || !r->available ||
-            r->feature_offset > FEATURE_BYTES - sizeof(VkBool32))
-            continue;
-        uint32_t at = 0;
-        while (at < used && ((VkBaseOutStructure *)(void *)(blocks + at * FEATURE_BYTES))->sType != r->feature_struct)
-            at++;
-        VkBaseOutStructure *block = (void *)(blocks + at * FEATURE_BYTES);
-        if (at == used) {
-            block->sType = r->feature_struct;
-            block->pNext = first->pNext;
-            first->pNext = block;
-            used++;
-        }
-        const VkBool32 yes = VK_TRUE;
-        memcpy((unsigned char *)block + r->feature_offset, &yes, sizeof yes);
-    }
-    return (void *)blocks;
-}
-
-static uint32_t pick_family(const vulkan_loader *vk, VkPhysicalDevice device)
-{
-    PFN_vkGetPhysicalDeviceQueueFamilyProperties get =
-        (PFN_vkGetPhysicalDeviceQueueFamilyProperties)vk->get(vk->instance, "vkGetPhysicalDeviceQueueFamilyProperties");
-    VkQueueFamilyProperties families[32];
-    uint32_t count = 32;
-    get(device, &count, families);
-    for (uint32_t i = 0; i < count; i++)
-        if (families[i].queueFlags & VK_QUEUE_COMPUTE_BIT)
-            return i;
-    return 0;
+    if (tandem_vulkan_requirements(vk->get, vk->instance, device, &out->count, out->list) != TANDEM_OK)
+        out->count = 0; /* why, says what opens the session */
 }
 
 static void ask_identity(const vulkan_loader *vk, VkPhysicalDevice physical, device_report *out)
@@ -163,115 +108,86 @@ static void ask_identity(const vulkan_loader *vk, VkPhysicalDevice physical, dev
     out->has_cuda = td_cu_device_query(out->uuid, &info, ignored, sizeof ignored) == TANDEM_OK;
 }
 
-static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, uint32_t instance_version,
-                       device_report *out)
+static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, device_report *out)
 {
-    PFN_vkGetPhysicalDeviceProperties get_properties =
+    const PFN_vkGetPhysicalDeviceProperties get_properties =
         (PFN_vkGetPhysicalDeviceProperties)vk->get(vk->instance, "vkGetPhysicalDeviceProperties");
-    PFN_vkCreateDevice create = (PFN_vkCreateDevice)vk->get(vk->instance, "vkCreateDevice");
-    PFN_vkGetDeviceProcAddr get_device = (PFN_vkGetDeviceProcAddr)vk->get(vk->instance, "vkGetDeviceProcAddr");
+    const PFN_vkDestroyDevice destroy = (PFN_vkDestroyDevice)vk->get(vk->instance, "vkDestroyDevice");
+    char *const why = out->session.why;
+    const size_t why_bytes = sizeof out->session.why;
     VkPhysicalDeviceProperties properties;
+    integration_enabled enabled = {0};
+    tandem_vulkan vulkan = TANDEM_INIT(tandem_vulkan,
+                                       .api_version = vk->api_version,
+                                       .get_instance_proc_addr = vk->get,
+                                       .instance = vk->instance,
+                                       .physical_device = physical);
     get_properties(physical, &properties);
     snprintf(out->name, sizeof out->name, "%s", properties.deviceName);
     out->api_version = properties.apiVersion;
     ask_identity(vk, physical, out);
-    if (!ask_requirements(vk, physical, &out->needs)) {
-        snprintf(out->session.why, sizeof out->session.why, "the requirements could not be asked");
+    ask_requirements(vk, physical, &out->needs);
+    if (!setup_family(vk->get, vk->instance, physical, &(setup_need){0}, &vulkan.queue_family)) {
+        snprintf(why, why_bytes, "none of its queues computes");
         return;
     }
-    for (uint32_t i = 0; i < out->needs.count; i++)
-        if (out->needs.list[i].required && !out->needs.list[i].available) {
-            snprintf(out->session.why, sizeof out->session.why, "the device lacks the %s %s",
-                     survey_kind_name(out->needs.list[i].kind), out->needs.list[i].name);
-            return;
-        }
-    unsigned char *blocks = calloc(SURVEY_REQUIREMENTS + 1, FEATURE_BYTES);
-    if (!blocks)
+    if (!integrate_enable(&enabled, vk->get, vk->instance, physical, why, why_bytes))
         return;
-    const char *names[SURVEY_REQUIREMENTS];
-    const float priority = 1;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = pick_family(vk, physical),
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
-    VkPhysicalDeviceFeatures2 *features = feature_chain(&out->needs, blocks);
-    const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                     .pNext = features,
-                                     .queueCreateInfoCount = 1,
-                                     .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount =
-                                         available(&out->needs, TANDEM_REQUIREMENT_DEVICE_EXTENSION, names),
-                                     .ppEnabledExtensionNames = names};
-    VkDevice device = VK_NULL_HANDLE;
-    const VkResult result = create(physical, &info, NULL, &device);
+    vulkan.enabled_extension_count = enabled.extension_count;
+    vulkan.enabled_extensions = enabled.extensions;
+    vulkan.enabled_features = &enabled.features;
+    const VkResult result = setup_device(vk->get, vk->instance, physical, vulkan.queue_family, &enabled, &vulkan.device,
+                                         &vulkan.queue);
     if (result != VK_SUCCESS) {
-        snprintf(out->session.why, sizeof out->session.why, "vkCreateDevice returned %d", (int)result);
-    } else {
-        tandem_vulkan vulkan = TANDEM_INIT(tandem_vulkan,
-                                           .api_version = instance_version,
-                                           .get_instance_proc_addr = vk->get,
-                                           .instance = vk->instance,
-                                           .physical_device = physical,
-                                           .device = device,
-                                           .queue_family = queue.queueFamilyIndex,
-                                           .enabled_extension_count = info.enabledExtensionCount,
-                                           .enabled_extensions = names,
-                                           .enabled_features = features);
-        ((PFN_vkGetDeviceQueue)get_device(device, "vkGetDeviceQueue"))(device, queue.queueFamilyIndex, 0, &vulkan.queue);
-        ask_session(&vulkan, vk->tuning, &out->session);
-        survey_ladder(&vulkan, &out->ladder);
-        ((PFN_vkDestroyDevice)get_device(device, "vkDestroyDevice"))(device, NULL);
+        snprintf(why, why_bytes, "vkCreateDevice returned %d", (int)result);
+        return;
     }
-    free(blocks);
+    ask_session(&vulkan, vk->tuning, &out->session);
+    survey_ladder(&vulkan, &out->ladder);
+    destroy(vulkan.device, NULL);
+}
+
+/* The version that the loader has, as far as this knows it; 0 where that is older than what Tandem needs. */
+static uint32_t version_of(PFN_vkGetInstanceProcAddr get)
+{
+    const PFN_vkEnumerateInstanceVersion ask = (PFN_vkEnumerateInstanceVersion)get(NULL, "vkEnumerateInstanceVersion");
+    uint32_t version = VK_API_VERSION_1_1;
+    if (!ask)
+        return 0;
+    ask(&version);
+    return version < VK_API_VERSION_1_3 ? version : VK_API_VERSION_1_3;
+}
+
+static bool open_instance(vulkan_loader *vk, vulkan_report *out)
+{
+    VkDebugUtilsMessengerEXT nobody;
+    if (!setup_loader(&vk->library, &vk->get, out->why, sizeof out->why))
+        return false;
+    vk->api_version = version_of(vk->get);
+    if (!vk->api_version) {
+        snprintf(out->why, sizeof out->why, "libvulkan.so.1 is older than Vulkan 1.1");
+        return false;
+    }
+    ask_requirements(vk, VK_NULL_HANDLE, &out->instance_needs);
+    const setup_instance_desc desc = {.get = vk->get, .application = "tandem info", .api_version = vk->api_version};
+    return setup_instance(&desc, &vk->instance, &nobody, out->why, sizeof out->why) == VK_SUCCESS;
 }
 
 void survey_vulkan(survey_tuning tuning, vulkan_report *out)
 {
-    vulkan_loader vk = {.library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL), .tuning = tuning};
-    if (!vk.library) {
-        snprintf(out->why, sizeof out->why, "libvulkan.so.1 is not installed");
-        return;
+    vulkan_loader vk = {.tuning = tuning};
+    if (open_instance(&vk, out)) {
+        const PFN_vkEnumeratePhysicalDevices enumerate =
+            (PFN_vkEnumeratePhysicalDevices)vk.get(vk.instance, "vkEnumeratePhysicalDevices");
+        VkPhysicalDevice devices[SURVEY_DEVICES];
+        out->device_count = SURVEY_DEVICES;
+        if (enumerate(vk.instance, &out->device_count, devices) < 0)
+            out->device_count = 0;
+        if (!out->device_count)
+            snprintf(out->why, sizeof out->why, "no Vulkan device");
+        for (uint32_t i = 0; i < out->device_count; i++)
+            ask_device(&vk, devices[i], &out->devices[i]);
+        setup_instance_destroy(vk.get, vk.instance, VK_NULL_HANDLE);
     }
-    *(void **)&vk.get = dlsym(vk.library, "vkGetInstanceProcAddr");
-    PFN_vkCreateInstance create = vk.get ? (PFN_vkCreateInstance)vk.get(NULL, "vkCreateInstance") : NULL;
-    PFN_vkEnumerateInstanceVersion version =
-        vk.get ? (PFN_vkEnumerateInstanceVersion)vk.get(NULL, "vkEnumerateInstanceVersion") : NULL;
-    if (!create || !version) {
-        snprintf(out->why, sizeof out->why, "libvulkan.so.1 is older than Vulkan 1.1");
-        goto done;
-    }
-    uint32_t api = VK_API_VERSION_1_1;
-    version(&api);
-    if (api > VK_API_VERSION_1_3)
-        api = VK_API_VERSION_1_3;
-    ask_requirements(&vk, VK_NULL_HANDLE, &out->instance_needs);
-    const char *names[SURVEY_REQUIREMENTS];
-    const VkApplicationInfo application = {
-        .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "tandem info", .apiVersion = api};
-    const VkInstanceCreateInfo info = {
-        .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
-        .pApplicationInfo = &application,
-        .enabledExtensionCount = available(&out->instance_needs, TANDEM_REQUIREMENT_INSTANCE_EXTENSION, names),
-        .ppEnabledExtensionNames = names};
-    const VkResult result = create(&info, NULL, &vk.instance);
-    if (result != VK_SUCCESS) {
-        snprintf(out->why, sizeof out->why,
-                 result == VK_ERROR_INCOMPATIBLE_DRIVER ? "no Vulkan driver is installed"
-                                                        : "vkCreateInstance returned %d",
-                 (int)result);
-        goto done;
-    }
-    PFN_vkEnumeratePhysicalDevices enumerate =
-        (PFN_vkEnumeratePhysicalDevices)vk.get(vk.instance, "vkEnumeratePhysicalDevices");
-    VkPhysicalDevice devices[SURVEY_DEVICES];
-    out->device_count = SURVEY_DEVICES;
-    if (enumerate(vk.instance, &out->device_count, devices) < 0)
-        out->device_count = 0;
-    if (!out->device_count)
-        snprintf(out->why, sizeof out->why, "no Vulkan device");
-    for (uint32_t i = 0; i < out->device_count; i++)
-        ask_device(&vk, devices[i], api, &out->devices[i]);
-    ((PFN_vkDestroyInstance)vk.get(vk.instance, "vkDestroyInstance"))(vk.instance, NULL);
-done:
-    dlclose(vk.library);
+    td_library_close(&vk.library);
 }

@@ -4,10 +4,11 @@
  */
 #include "engine_plugin/tool/vk.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine_plugin/client/client.h"
 
 #define WAIT_NS 20000000000ull
 
@@ -55,25 +56,11 @@ tandem_vulkan bench_vk_engine(bench_vk *v)
 
 static bool make_instance(bench_vk *v, char *why, size_t why_bytes)
 {
-    integration_enabled enabled = {0};
-    v->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (v->library)
-        *(void **)&v->get = dlsym(v->library, "vkGetInstanceProcAddr");
-    PFN_vkCreateInstance create = v->get ? (PFN_vkCreateInstance)v->get(NULL, "vkCreateInstance") : NULL;
-    if (!create) {
-        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "libvulkan.so.1 is not installed");
+    VkDebugUtilsMessengerEXT nobody;
+    if (!setup_loader(&v->library, &v->get, why, why_bytes))
         return false;
-    }
-    if (!integrate_enable(&enabled, v->get, VK_NULL_HANDLE, VK_NULL_HANDLE, why, why_bytes))
-        return false;
-    const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
-                                   .pApplicationName = "tandem bench",
-                                   .apiVersion = VK_API_VERSION_1_2};
-    const VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
-                                       .pApplicationInfo = &app,
-                                       .enabledExtensionCount = enabled.extension_count,
-                                       .ppEnabledExtensionNames = enabled.extensions};
-    if (!say(why, why_bytes, create(&info, NULL, &v->instance), "vkCreateInstance"))
+    const setup_instance_desc desc = {.get = v->get, .application = "tandem bench", .api_version = VK_API_VERSION_1_2};
+    if (setup_instance(&desc, &v->instance, &nobody, why, why_bytes) != VK_SUCCESS)
         return false;
 #define LOAD(name)                                                    \
     v->name = (PFN_vk##name)v->get(v->instance, "vk" #name);           \
@@ -88,42 +75,14 @@ static bool make_instance(bench_vk *v, char *why, size_t why_bytes)
 
 static bool pick_device(bench_vk *v, char *why, size_t why_bytes)
 {
-    static const int rank[] = {[VK_PHYSICAL_DEVICE_TYPE_OTHER] = 1,
-                               [VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU] = 3,
-                               [VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU] = 4,
-                               [VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU] = 2,
-                               [VK_PHYSICAL_DEVICE_TYPE_CPU] = 1};
-    VkPhysicalDevice devices[16];
-    VkQueueFamilyProperties families[32];
-    uint32_t count = 16;
-    int best = 0;
-    if (v->EnumeratePhysicalDevices(v->instance, &count, devices) < 0)
-        count = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        VkPhysicalDeviceProperties p;
-        uint32_t family_count = 32, family = 0;
-        v->GetPhysicalDeviceProperties(devices[i], &p);
-        v->GetPhysicalDeviceQueueFamilyProperties(devices[i], &family_count, families);
-        while (family < family_count &&
-               (!(families[family].queueFlags & VK_QUEUE_COMPUTE_BIT) || !families[family].timestampValidBits))
-            family++;
-        if (p.apiVersion < VK_API_VERSION_1_2 || family == family_count || p.deviceType > VK_PHYSICAL_DEVICE_TYPE_CPU ||
-            rank[p.deviceType] <= best)
-            continue;
-        best = rank[p.deviceType];
-        v->physical = devices[i];
-        v->properties = p;
-        v->family = family;
-    }
-    if (!best) {
-        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "none of %u Vulkan devices has version 1.2 and timestamps",
-                (unsigned)count);
+    const setup_need need = {.api_version = VK_API_VERSION_1_2, .stamps = true};
+    if (!setup_pick(v->get, v->instance, &need, &v->physical, &v->family, why, why_bytes))
         return false;
-    }
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                               .pNext = &driver};
     v->GetPhysicalDeviceProperties2(v->physical, &properties);
+    v->properties = properties.properties;
     snprintf(v->driver, sizeof v->driver, "%s %s", driver.driverName, driver.driverInfo);
     v->GetPhysicalDeviceMemoryProperties(v->physical, &v->memory);
     return true;
@@ -161,18 +120,9 @@ static bool make_device(bench_vk *v, char *why, size_t why_bytes)
                       integrate_enable_extension(&v->enabled, VK_KHR_SHADER_CLOCK_EXTENSION_NAME) &&
                       integrate_enable_feature(&v->enabled, clock.sType,
                                                offsetof(VkPhysicalDeviceShaderClockFeaturesKHR, shaderDeviceClock));
-    const float priority = 1;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = v->family,
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
-    const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                     .pNext = &v->enabled.features,
-                                     .queueCreateInfoCount = 1,
-                                     .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = v->enabled.extension_count,
-                                     .ppEnabledExtensionNames = v->enabled.extensions};
-    if (!say(why, why_bytes, v->CreateDevice(v->physical, &info, NULL, &v->device), "vkCreateDevice"))
+    if (!say(why, why_bytes,
+             setup_device(v->get, v->instance, v->physical, v->family, &v->enabled, &v->device, &v->queue),
+             "vkCreateDevice"))
         return false;
 #define LOAD(name)                                                            \
     v->name = (PFN_vk##name)v->GetDeviceProcAddr(v->device, "vk" #name);       \
@@ -182,7 +132,6 @@ static bool make_device(bench_vk *v, char *why, size_t why_bytes)
     }
     BENCH_DEVICE_FUNCTIONS(LOAD)
 #undef LOAD
-    v->GetDeviceQueue(v->device, v->family, 0, &v->queue);
     return true;
 }
 
@@ -237,15 +186,8 @@ bool bench_vk_open(bench_vk *v, char *why, size_t why_bytes)
     pthread_mutex_init(&v->queue_lock, NULL);
     if (!make_instance(v, why, why_bytes) || !pick_device(v, why, why_bytes) || !make_device(v, why, why_bytes))
         return false;
-    const td_vk_desc desc = {.get_instance_proc_addr = v->get,
-                             .instance = v->instance,
-                             .physical_device = v->physical,
-                             .device = v->device,
-                             .api_version = VK_API_VERSION_1_2,
-                             .queue_family = v->family,
-                             .enabled_extension_count = v->enabled.extension_count,
-                             .enabled_extensions = v->enabled.extensions,
-                             .enabled_features = &v->enabled.features};
+    const tandem_vulkan engine = bench_vk_engine(v);
+    const td_vk_desc desc = td_device_vulkan(&engine);
     return td_vk_open(&desc, &quiet, &v->vk, why, why_bytes) == TANDEM_OK && make_pipelines(v, why, why_bytes);
 }
 
@@ -260,10 +202,8 @@ void bench_vk_close(bench_vk *v)
         td_vk_close(&v->vk);
         v->DestroyDevice(v->device, NULL);
     }
-    if (v->instance && v->DestroyInstance)
-        v->DestroyInstance(v->instance, NULL);
-    if (v->library)
-        dlclose(v->library);
+    setup_instance_destroy(v->get, v->instance, VK_NULL_HANDLE);
+    td_library_close(&v->library);
     pthread_mutex_destroy(&v->queue_lock);
 }
 

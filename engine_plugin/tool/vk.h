@@ -9,18 +9,16 @@
 
 #include <pthread.h>
 
-#include "demo/integrate.h"
+#include "engine_plugin/setup/setup.h"
 #include "interop/vk/vk.h"
 #include "shaders/bench_shared.h"
 #include "tandem/vulkan.h"
 
 #define BENCH_INSTANCE_FUNCTIONS(X)                                                                                    \
-    X(EnumeratePhysicalDevices) X(GetPhysicalDeviceProperties) X(GetPhysicalDeviceProperties2)                         \
-    X(GetPhysicalDeviceMemoryProperties)                                                                               \
-    X(GetPhysicalDeviceQueueFamilyProperties) X(EnumerateDeviceExtensionProperties) X(GetPhysicalDeviceFeatures2)      \
-    X(CreateDevice) X(DestroyInstance) X(GetDeviceProcAddr)
+    X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceMemoryProperties) X(EnumerateDeviceExtensionProperties)         \
+    X(GetPhysicalDeviceFeatures2) X(GetDeviceProcAddr)
 #define BENCH_DEVICE_FUNCTIONS(X)                                                                                      \
-    X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(CreateShaderModule) X(DestroyShaderModule)                  \
+    X(DestroyDevice) X(DeviceWaitIdle) X(CreateShaderModule) X(DestroyShaderModule)                  \
     X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout) X(CreatePipelineLayout) X(DestroyPipelineLayout)        \
     X(CreateComputePipelines) X(DestroyPipeline) X(CreateDescriptorPool) X(DestroyDescriptorPool)                      \
     X(AllocateDescriptorSets) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)   \
@@ -32,7 +30,7 @@
     X(CmdCopyBuffer)
 
 typedef struct bench_vk {
-    void *library;
+    td_library *library;
     PFN_vkGetInstanceProcAddr get;
     VkInstance instance;
     VkPhysicalDevice physical;

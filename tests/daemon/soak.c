@@ -228,17 +228,7 @@ static void open_client(client *c)
 
         if (found != VKU_OK)
             exit(found);
-        vulkan = (tandem_vulkan){.struct_bytes = sizeof vulkan,
-                                 .api_version = c->vk.api_version,
-                                 .get_instance_proc_addr = c->vk.gipa,
-                                 .instance = c->vk.instance,
-                                 .physical_device = c->vk.physical_device,
-                                 .device = c->vk.device,
-                                 .queue_family = c->vk.queue_family,
-                                 .enabled_extension_count = c->vk.extension_count,
-                                 .enabled_extensions = c->vk.extensions,
-                                 .enabled_features = &c->vk.features,
-                                 .queue = c->vk.queue};
+        vulkan = vku_engine(&c->vk);
         desc.vulkan = &vulkan;
     }
     begin = td_now_ns();

@@ -309,17 +309,7 @@ static int be_engine(int argc, char **argv)
     }
     if (vku_open(&e.vk, NULL) != VKU_OK)
         return SKIP;
-    e.vulkan = (tandem_vulkan){.struct_bytes = sizeof e.vulkan,
-                               .api_version = e.vk.api_version,
-                               .get_instance_proc_addr = e.vk.gipa,
-                               .instance = e.vk.instance,
-                               .physical_device = e.vk.physical_device,
-                               .device = e.vk.device,
-                               .queue_family = e.vk.queue_family,
-                               .enabled_extension_count = e.vk.extension_count,
-                               .enabled_extensions = e.vk.extensions,
-                               .enabled_features = &e.vk.features,
-                               .queue = e.vk.queue};
+    e.vulkan = vku_engine(&e.vk);
     e.in_bytes = (uint64_t)e.heads * e.rows * e.dim * 6;
     e.bytes = e.in_bytes / 3 * 4;
     compute_wanted(&e);

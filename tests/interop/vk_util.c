@@ -2,12 +2,11 @@
 #include "tests/interop/vk_util.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tandem/vulkan.h"
+#include "engine_plugin/client/client.h"
 
 /* Where processors are busy a thread of Debian's layer (1.3.239) may not hear of a wait's end within ten seconds, which it
  * reports as "most likely a validation bug". */
@@ -60,159 +59,113 @@ static bool layer_installed(vku *v, const char *name)
     return false;
 }
 
-static bool left_out(const vku_options *options, const char *name)
-{
-    for (size_t i = 0; options && i < sizeof options->without / sizeof *options->without && options->without[i]; i++)
-        if (strcmp(options->without[i], name) == 0)
-            return true;
-    return false;
-}
-
 static vku_found create_instance(vku *v, const vku_options *options)
 {
-    PFN_vkCreateInstance create = (PFN_vkCreateInstance)v->gipa(NULL, "vkCreateInstance");
-    static const char layer[] = "VK_LAYER_KHRONOS_validation";
-    const char *layers[] = {layer}, *extensions[8];
-    VkValidationFeatureEnableEXT enables[] = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
-    VkDebugUtilsMessengerCreateInfoEXT messenger = {.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
-                                                    .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT |
-                                                                       VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT,
-                                                    .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
-                                                    .pfnUserCallback = on_message,
-                                                    .pUserData = v};
-    VkValidationFeaturesEXT validation = {.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
-                                          .pNext = &messenger,
-                                          .enabledValidationFeatureCount = 1,
-                                          .pEnabledValidationFeatures = enables};
-    VkApplicationInfo application = {
-        .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "tandem tests", .apiVersion = v->api_version};
-    VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
-                                 .pApplicationInfo = &application,
-                                 .ppEnabledLayerNames = layers,
-                                 .ppEnabledExtensionNames = extensions};
-    tandem_requirement list[8] = {{.struct_bytes = sizeof *list}};
-    uint32_t count = 8;
-    PFN_vkCreateDebugUtilsMessengerEXT create_messenger;
-    bool debug_utils = false;
-    VkResult result;
+    char why[200];
+    v->validated = options && options->validation && layer_installed(v, "VK_LAYER_KHRONOS_validation");
+    const setup_instance_desc desc = {.get = v->gipa,
+                                      .application = "tandem tests",
+                                      .api_version = v->api_version,
+                                      .on_message = v->validated ? on_message : NULL,
+                                      .user = v};
+    const VkResult result = setup_instance(&desc, &v->instance, &v->messenger, why, sizeof why);
 
-    if (tandem_vulkan_requirements(v->gipa, VK_NULL_HANDLE, VK_NULL_HANDLE, &count, list) != TANDEM_OK)
-        return VKU_FAILED;
-    for (uint32_t i = 0; i < count; i++)
-        if (list[i].available && !left_out(options, list[i].name)) {
-            extensions[info.enabledExtensionCount++] = list[i].name;
-            debug_utils = debug_utils || strcmp(list[i].name, VK_EXT_DEBUG_UTILS_EXTENSION_NAME) == 0;
-        }
-    v->validated = options && options->validation && debug_utils && layer_installed(v, layer);
-    if (v->validated) {
-        info.enabledLayerCount = 1;
-        info.pNext = &validation;
-    }
-    result = create ? create(&info, NULL, &v->instance) : VK_ERROR_INITIALIZATION_FAILED;
     if (result != VK_SUCCESS) {
-        v->instance = VK_NULL_HANDLE;
-        fprintf(stderr, "vk_util: vkCreateInstance: %d\n", (int)result);
+        fprintf(stderr, "vk_util: %s\n", why);
         return result == VK_ERROR_INCOMPATIBLE_DRIVER ? VKU_NO_VULKAN : VKU_FAILED;
     }
 #define X(name) v->name = (PFN_vk##name)v->gipa(v->instance, "vk" #name);
     VKU_INSTANCE_FUNCTIONS(X)
 #undef X
-    if (v->validated) {
-        create_messenger = (PFN_vkCreateDebugUtilsMessengerEXT)v->gipa(v->instance, "vkCreateDebugUtilsMessengerEXT");
-        if (!create_messenger || create_messenger(v->instance, &messenger, NULL, &v->messenger) != VK_SUCCESS)
-            return VKU_FAILED;
-    }
     return VKU_OK;
 }
 
 static vku_found pick_device(vku *v)
 {
-    VkPhysicalDevice devices[16];
-    VkQueueFamilyProperties families[16];
+    const setup_need need = {.api_version = v->api_version};
     VkPhysicalDeviceProperties properties;
-    uint32_t count = 16, best = 0;
+    char why[200];
 
-    if (v->EnumeratePhysicalDevices(v->instance, &count, devices) < 0 || count == 0)
+    if (!setup_pick(v->gipa, v->instance, &need, &v->physical_device, &v->queue_family, why, sizeof why)) {
+        fprintf(stderr, "vk_util: %s\n", why);
         return VKU_NO_VULKAN;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t rank;
-
-        v->GetPhysicalDeviceProperties(devices[i], &properties);
-        rank = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ? 3
-               : properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU        ? 1
-                                                                             : 2;
-        if (rank > best) {
-            best = rank;
-            v->physical_device = devices[i];
-            snprintf(v->name, sizeof v->name, "%s", properties.deviceName);
-        }
     }
+    v->GetPhysicalDeviceProperties(v->physical_device, &properties);
+    snprintf(v->name, sizeof v->name, "%s", properties.deviceName);
     v->GetPhysicalDeviceMemoryProperties(v->physical_device, &v->memory);
-    count = 16;
-    v->GetPhysicalDeviceQueueFamilyProperties(v->physical_device, &count, families);
-    for (v->queue_family = 0; v->queue_family < count; v->queue_family++)
-        if (families[v->queue_family].queueFlags & VK_QUEUE_COMPUTE_BIT)
-            return VKU_OK;
-    return VKU_NO_VULKAN;
+    return VKU_OK;
+}
+
+static void disable_extension(vku *v, const char *name)
+{
+    integration_enabled *it = &v->enabled;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < it->extension_count; i++)
+        if (strcmp(it->extensions[i], name) != 0)
+            it->extensions[kept++] = it->extensions[i];
+    it->extension_count = kept;
+}
+
+static void disable_feature(vku *v, const tandem_requirement *feature)
+{
+    const VkBool32 off = VK_FALSE;
+    VkBaseOutStructure *s = v->enabled.features.pNext;
+
+    while (s && s->sType != feature->feature_struct)
+        s = s->pNext;
+    if (s)
+        memcpy((char *)s + feature->feature_offset, &off, sizeof off);
+}
+
+/* Leaves disabled what the test says, and the extensions that are part of the API's version. */
+static bool leave_out(vku *v, const vku_options *options)
+{
+    tandem_requirement list[32] = {TANDEM_INIT(tandem_requirement)};
+    uint32_t count = 32;
+
+    if (tandem_vulkan_requirements(v->gipa, v->instance, v->physical_device, &count, list) != TANDEM_OK)
+        return false;
+    if (v->api_version >= VK_API_VERSION_1_2) {
+        disable_extension(v, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME);
+        disable_extension(v, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME);
+    }
+    for (size_t i = 0; options && i < sizeof options->without / sizeof *options->without && options->without[i]; i++) {
+        disable_extension(v, options->without[i]);
+        if (!strcmp(options->without[i], VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME))
+            disable_extension(v, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME); /* which builds on it */
+        for (uint32_t k = 0; k < count; k++)
+            if (list[k].kind == TANDEM_REQUIREMENT_FEATURE && !strcmp(list[k].name, options->without[i]))
+                disable_feature(v, &list[k]);
+    }
+    return true;
+}
+
+/* What packing needs of the features that every engine fills; see the list of requirements in INTEGRATION.md. */
+static void enable_storage_without_format(vku *v)
+{
+    VkPhysicalDeviceFeatures offered;
+
+    v->GetPhysicalDeviceFeatures(v->physical_device, &offered);
+    v->enabled.features.features.shaderStorageImageReadWithoutFormat = offered.shaderStorageImageReadWithoutFormat;
+    v->enabled.features.features.shaderStorageImageWriteWithoutFormat = offered.shaderStorageImageWriteWithoutFormat;
 }
 
 static vku_found create_device(vku *v, const vku_options *options)
 {
-    float priority = 1;
-    VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                     .queueFamilyIndex = v->queue_family,
-                                     .queueCount = 1,
-                                     .pQueuePriorities = &priority};
-    VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                               .pNext = &v->features,
-                               .queueCreateInfoCount = 1,
-                               .pQueueCreateInfos = &queue,
-                               .ppEnabledExtensionNames = v->extensions};
-    VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                    .queueFamilyIndex = v->queue_family};
-    tandem_requirement list[16] = {{.struct_bytes = sizeof *list}};
-    uint32_t count = 16;
-    bool core = v->api_version >= VK_API_VERSION_1_2;
-    VkPhysicalDeviceFeatures offered;
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = v->queue_family};
+    char why[200] = "";
     VkResult result;
 
-    v->timeline.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES;
-    v->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    v->features.pNext = &v->timeline;
-    v->GetPhysicalDeviceFeatures(v->physical_device, &offered);
-    v->features.features.shaderStorageImageReadWithoutFormat = offered.shaderStorageImageReadWithoutFormat;
-    v->features.features.shaderStorageImageWriteWithoutFormat = offered.shaderStorageImageWriteWithoutFormat;
-    v->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
-    v->timeline.pNext = &v->address;
-    if (tandem_vulkan_requirements(v->gipa, v->instance, v->physical_device, &count, list) != TANDEM_OK)
+    if (!integrate_enable(&v->enabled, v->gipa, v->instance, v->physical_device, why, sizeof why) || !leave_out(v, options)) {
+        fprintf(stderr, "vk_util: what to enable: %s\n", why);
         return VKU_FAILED;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!list[i].available || left_out(options, list[i].name))
-            continue;
-        if (!strcmp(list[i].name, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME) &&
-            left_out(options, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME)) /* which that builds on */
-            continue;
-        if (list[i].kind == 1 && !(core && (strcmp(list[i].name, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME) == 0 ||
-                                            strcmp(list[i].name, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME) == 0))) {
-            v->extensions[v->extension_count++] = list[i].name;
-            v->exports_timelines = v->exports_timelines ||
-                                   strcmp(list[i].name, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME) == 0;
-        }
-        /* By offset, as an engine would that knows only the list. */
-        if (list[i].kind == 2) {
-            VkBool32 on = VK_TRUE;
-            VkBaseOutStructure *s = v->features.pNext;
-
-            while (s && s->sType != list[i].feature_struct)
-                s = s->pNext;
-            if (s)
-                memcpy((char *)s + list[i].feature_offset, &on, sizeof on);
-        }
     }
-    info.enabledExtensionCount = v->extension_count;
-    result = v->CreateDevice(v->physical_device, &info, NULL, &v->device);
+    enable_storage_without_format(v);
+    v->exports_timelines = integrate_is_enabled(&v->enabled, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME);
+    result = setup_device(v->gipa, v->instance, v->physical_device, v->queue_family, &v->enabled, &v->device, &v->queue);
     if (result != VK_SUCCESS) {
-        v->device = VK_NULL_HANDLE;
         fprintf(stderr, "vk_util: vkCreateDevice: %d\n", (int)result);
         return VKU_FAILED;
     }
@@ -222,7 +175,6 @@ static vku_found create_device(vku *v, const vku_options *options)
         return VKU_FAILED;
     VKU_DEVICE_FUNCTIONS(X)
 #undef X
-    v->GetDeviceQueue(v->device, v->queue_family, 0, &v->queue);
     result = v->CreateCommandPool(v->device, &pool, NULL, &v->pool);
     return result == VK_SUCCESS ? VKU_OK : VKU_FAILED;
 }
@@ -230,17 +182,16 @@ static vku_found create_device(vku *v, const vku_options *options)
 vku_found vku_open(vku *v, const vku_options *options)
 {
     vku_found found = VKU_NO_VULKAN;
+    char why[200];
 
     memset(v, 0, sizeof *v);
     pthread_mutex_init(&v->lock, NULL);
     v->api_version = options && options->api_version ? options->api_version : VK_API_VERSION_1_2;
-    v->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (v->library)
-        v->gipa = (PFN_vkGetInstanceProcAddr)dlsym(v->library, "vkGetInstanceProcAddr");
-    if (v->gipa && options && options->wrap)
-        v->gipa = options->wrap(v->gipa);
-    if (v->gipa)
+    if (setup_loader(&v->library, &v->gipa, why, sizeof why)) {
+        if (options && options->wrap)
+            v->gipa = options->wrap(v->gipa);
         found = create_instance(v, options);
+    }
     if (found == VKU_OK)
         found = pick_device(v);
     if (found == VKU_OK)
@@ -252,41 +203,40 @@ vku_found vku_open(vku *v, const vku_options *options)
 
 void vku_close(vku *v)
 {
-    PFN_vkDestroyDebugUtilsMessengerEXT destroy_messenger;
-
     if (v->device) {
         v->DeviceWaitIdle(v->device);
         if (v->pool)
             v->DestroyCommandPool(v->device, v->pool, NULL);
         v->DestroyDevice(v->device, NULL);
     }
-    if (v->messenger) {
-        destroy_messenger =
-            (PFN_vkDestroyDebugUtilsMessengerEXT)v->gipa(v->instance, "vkDestroyDebugUtilsMessengerEXT");
-        destroy_messenger(v->instance, v->messenger, NULL);
-    }
-    if (v->instance)
-        v->DestroyInstance(v->instance, NULL);
-    if (v->library)
-        dlclose(v->library);
+    setup_instance_destroy(v->gipa, v->instance, v->messenger);
+    td_library_close(&v->library);
     v->pool = VK_NULL_HANDLE;
     v->device = VK_NULL_HANDLE;
     v->messenger = VK_NULL_HANDLE;
     v->instance = VK_NULL_HANDLE;
-    v->library = NULL;
+}
+
+tandem_vulkan vku_engine(const vku *v)
+{
+    return TANDEM_INIT(tandem_vulkan,
+                       .api_version = v->api_version,
+                       .get_instance_proc_addr = v->gipa,
+                       .instance = v->instance,
+                       .physical_device = v->physical_device,
+                       .device = v->device,
+                       .queue_family = v->queue_family,
+                       .enabled_extension_count = v->enabled.extension_count,
+                       .enabled_extensions = v->enabled.extensions,
+                       .enabled_features = &v->enabled.features,
+                       .queue = v->queue);
 }
 
 td_vk_desc vku_desc(const vku *v)
 {
-    return (td_vk_desc){.get_instance_proc_addr = v->gipa,
-                        .instance = v->instance,
-                        .physical_device = v->physical_device,
-                        .device = v->device,
-                        .api_version = v->api_version,
-                        .queue_family = v->queue_family,
-                        .enabled_extension_count = v->extension_count,
-                        .enabled_extensions = v->extensions,
-                        .enabled_features = &v->features};
+    const tandem_vulkan engine = vku_engine(v);
+
+    return td_device_vulkan(&engine);
 }
 
 VkCommandBuffer vku_begin(vku *v)

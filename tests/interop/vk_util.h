@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "engine_plugin/setup/setup.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
 #include "interop/vk/vk.h"
@@ -14,20 +15,16 @@
 #define VKU_TIMEOUT_NS 20000000000ull
 
 #define VKU_INSTANCE_FUNCTIONS(X)                                                                                      \
-    X(DestroyInstance)                                                                                                 \
-    X(EnumeratePhysicalDevices)                                                                                        \
     X(GetPhysicalDeviceFeatures)                                                                                       \
     X(GetPhysicalDeviceProperties)                                                                                     \
     X(GetPhysicalDeviceFormatProperties)                                                                               \
     X(GetPhysicalDeviceMemoryProperties)                                                                               \
-    X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
     X(CreateDevice)                                                                                                    \
     X(GetDeviceProcAddr)
 
 #define VKU_DEVICE_FUNCTIONS(X)                                                                                        \
     X(DestroyDevice)                                                                                                   \
     X(DeviceWaitIdle)                                                                                                  \
-    X(GetDeviceQueue)                                                                                                  \
     X(QueueSubmit)                                                                                                     \
     X(CreateCommandPool)                                                                                               \
     X(DestroyCommandPool)                                                                                              \
@@ -68,7 +65,7 @@ typedef struct vku_options {
 } vku_options;
 
 typedef struct vku {
-    void *library;
+    td_library *library;
     PFN_vkGetInstanceProcAddr gipa;
     VkInstance instance;
     VkPhysicalDevice physical_device;
@@ -76,11 +73,7 @@ typedef struct vku {
     VkQueue queue;
     uint32_t queue_family, api_version;
     char name[256];
-    const char *extensions[16];
-    uint32_t extension_count;
-    VkPhysicalDeviceTimelineSemaphoreFeatures timeline;
-    VkPhysicalDeviceBufferDeviceAddressFeatures address;
-    VkPhysicalDeviceFeatures2 features; /* its chain points into this struct: a vku stays where it is */
+    integration_enabled enabled; /* its chain points into it: a vku stays where it is */
     VkPhysicalDeviceMemoryProperties memory;
     VkCommandPool pool;
 
@@ -105,8 +98,9 @@ typedef enum vku_found { VKU_OK = 0, VKU_NO_VULKAN = 77, VKU_FAILED = 1 } vku_fo
 vku_found vku_open(vku *v, const vku_options *options);
 void vku_close(vku *v);
 
-/* For td_vk_open(); points into *v. */
+/* For td_vk_open(), and for a session; they point into *v. */
 td_vk_desc vku_desc(const vku *v);
+tandem_vulkan vku_engine(const vku *v);
 
 typedef struct vku_point {
     VkSemaphore semaphore; /* VK_NULL_HANDLE: none */

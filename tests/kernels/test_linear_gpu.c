@@ -242,19 +242,8 @@ static void test_inline_session(void **state)
         skip();
     if (text)
         fail_msg("%s", text);
-    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
-                                  .api_version = gpu.api_version,
-                                  .get_instance_proc_addr = gpu.gipa,
-                                  .instance = gpu.instance,
-                                  .physical_device = gpu.physical_device,
-                                  .device = gpu.device,
-                                  .queue_family = gpu.queue_family,
-                                  .enabled_extension_count = gpu.extension_count,
-                                  .enabled_extensions = gpu.extensions,
-                                  .enabled_features = &gpu.features,
-                                  .queue = gpu.queue,
-                                  .lock_queue = no_lock,
-                                  .unlock_queue = no_lock};
+    tandem_vulkan vulkan = vku_engine(&gpu);
+    vulkan.lock_queue = vulkan.unlock_queue = no_lock;
     const tandem_session_desc desc = {.struct_bytes = sizeof desc, .vulkan = &vulkan};
     tandem_info info = {.struct_bytes = sizeof info};
     tandem_session *s;

@@ -143,13 +143,10 @@ static void open_rig(rig *r, const ground *on)
     case VKU_NO_VULKAN: skip(); break;
     default: fail_msg("Vulkan is there and does not work");
     }
-    r->vulkan = (tandem_vulkan){.struct_bytes = sizeof r->vulkan, .api_version = r->vk.api_version,
-                                .get_instance_proc_addr = r->vk.gipa, .instance = r->vk.instance,
-                                .physical_device = r->vk.physical_device, .device = r->vk.device,
-                                .queue_family = r->vk.queue_family, .enabled_extension_count = r->vk.extension_count,
-                                .enabled_extensions = r->vk.extensions, .enabled_features = &r->vk.features,
-                                .queue = on->without_queue ? VK_NULL_HANDLE : r->vk.queue,
-                                .user = r};
+    r->vulkan = vku_engine(&r->vk);
+    r->vulkan.user = r;
+    if (on->without_queue)
+        r->vulkan.queue = VK_NULL_HANDLE;
     if (!on->without_lock) {
         r->vulkan.lock_queue = lock_queue;
         r->vulkan.unlock_queue = unlock_queue;

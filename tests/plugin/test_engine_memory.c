@@ -164,12 +164,7 @@ static void open_rig(rig *r, const ground *on, uint32_t count, bool dedicated)
     case VKU_NO_VULKAN: skip(); break;
     default: fail_msg("Vulkan is there and does not work");
     }
-    r->vulkan = (tandem_vulkan){.struct_bytes = sizeof r->vulkan, .api_version = r->vk.api_version,
-                                .get_instance_proc_addr = r->vk.gipa, .instance = r->vk.instance,
-                                .physical_device = r->vk.physical_device, .device = r->vk.device,
-                                .queue_family = r->vk.queue_family, .enabled_extension_count = r->vk.extension_count,
-                                .enabled_extensions = r->vk.extensions, .enabled_features = &r->vk.features,
-                                .queue = r->vk.queue};
+    r->vulkan = vku_engine(&r->vk);
     if (tandem_session_create(&desc, &r->s) != TANDEM_OK)
         fail_msg("%s: session: %s", on->name, text);
     assert_int_equal(tandem_session_info(r->s, &info), TANDEM_OK);

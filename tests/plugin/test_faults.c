@@ -137,20 +137,9 @@ static tandem_status ask(frame *f)
 
 static tandem_status create(frame *f)
 {
-    static const char *extensions[17];
+    static const char *extensions[INTEGRATION_EXTENSIONS + 1];
     char text[400] = "";
-    tandem_vulkan vulkan = {
-        .struct_bytes = sizeof vulkan,
-        .api_version = t.vk.api_version,
-        .get_instance_proc_addr = fault_gipa,
-        .instance = t.vk.instance,
-        .physical_device = t.vk.physical_device,
-        .device = t.vk.device,
-        .queue_family = t.vk.queue_family,
-        .enabled_extension_count = t.vk.extension_count,
-        .enabled_extensions = extensions,
-        .enabled_features = &t.vk.features,
-    };
+    tandem_vulkan vulkan = vku_engine(&t.vk);
     tandem_session_desc desc = {
         .struct_bytes = sizeof desc,
         .backend = t.on == ON_HOST || t.on == ON_VULKAN_CPU ? TANDEM_BACKEND_CPU
@@ -166,7 +155,10 @@ static tandem_status create(frame *f)
     };
     tandem_status status;
 
-    memcpy(extensions, t.vk.extensions, sizeof t.vk.extensions);
+    vulkan.get_instance_proc_addr = fault_gipa;
+    vulkan.queue = VK_NULL_HANDLE;
+    memcpy(extensions, vulkan.enabled_extensions, vulkan.enabled_extension_count * sizeof *extensions);
+    vulkan.enabled_extensions = extensions;
     if (!t.gpu && t.on == ON_TIMELINES)
         extensions[vulkan.enabled_extension_count++] = "VK_KHR_external_semaphore_fd"; /* lavapipe has it not */
     status = tandem_session_create(&desc, &f->s);

@@ -424,11 +424,7 @@ static void on_vulkan(const char *socket)
 
     if (vku_open(&vk, NULL) != VKU_OK)
         skip();
-    vulkan = (tandem_vulkan){.struct_bytes = sizeof vulkan, .api_version = vk.api_version,
-                             .get_instance_proc_addr = vk.gipa, .instance = vk.instance,
-                             .physical_device = vk.physical_device, .device = vk.device,
-                             .queue_family = vk.queue_family, .enabled_extension_count = vk.extension_count,
-                             .enabled_extensions = vk.extensions, .enabled_features = &vk.features, .queue = vk.queue};
+    vulkan = vku_engine(&vk);
     open_rig(&r, socket, &vulkan);
     check_rig(&r);
     vku_close(&vk);

@@ -122,8 +122,8 @@ static VkDevice new_device(vku *vk, const VkPhysicalDeviceFeatures2 *features)
                                      .pNext = features,
                                      .queueCreateInfoCount = 1,
                                      .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = vk->extension_count,
-                                     .ppEnabledExtensionNames = vk->extensions};
+                                     .enabledExtensionCount = vk->enabled.extension_count,
+                                     .ppEnabledExtensionNames = vk->enabled.extensions};
     VkDevice device;
 
     assert_int_equal(vk->CreateDevice(vk->physical_device, &info, NULL, &device), VK_SUCCESS);
@@ -132,16 +132,12 @@ static VkDevice new_device(vku *vk, const VkPhysicalDeviceFeatures2 *features)
 
 static tandem_vulkan describe(const vku *vk, VkDevice device, const VkPhysicalDeviceFeatures2 *features)
 {
-    return TANDEM_INIT(tandem_vulkan,
-                       .api_version = vk->api_version,
-                       .get_instance_proc_addr = vk->gipa,
-                       .instance = vk->instance,
-                       .physical_device = vk->physical_device,
-                       .device = device,
-                       .queue_family = vk->queue_family,
-                       .enabled_extension_count = vk->extension_count,
-                       .enabled_extensions = vk->extensions,
-                       .enabled_features = features);
+    tandem_vulkan vulkan = vku_engine(vk);
+
+    vulkan.device = device;
+    vulkan.enabled_features = features;
+    vulkan.queue = VK_NULL_HANDLE;
+    return vulkan;
 }
 
 static void open_vulkan(vku *vk)
@@ -323,7 +319,7 @@ static void open_frames(frames_rig *r)
     }
     opened_wait = r->vk.WaitForFences;
     r->messenger = listen(&r->vk, &r->h);
-    r->vulkan = describe(&r->vk, r->vk.device, &r->vk.features);
+    r->vulkan = describe(&r->vk, r->vk.device, &r->vk.enabled.features);
     assert_int_equal(tandem_session_create(&desc, &r->s), TANDEM_OK);
     assert_int_equal(tandem_mem_create(r->s, &mem, &r->mem), TANDEM_OK);
     r->engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, &r->engines_semaphore);
@@ -443,7 +439,7 @@ static void test_g_buffer(void **state)
 
     (void)state;
     open_vulkan(&vk);
-    vulkan = describe(&vk, vk.device, &vk.features);
+    vulkan = describe(&vk, vk.device, &vk.enabled.features);
     assert_int_equal(tandem_session_create(&desc, &s), TANDEM_OK);
     assert_int_equal(tandem_mem_create(s, &mem_desc, &mem), TANDEM_OK);
     memset(white, 255, sizeof white);

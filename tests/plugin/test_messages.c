@@ -497,11 +497,9 @@ static void test_rung_reason(void **state)
     if (vku_open(&vk, &options) != VKU_OK)
         skip();
     real_gipa = vk.gipa;
-    vulkan = (tandem_vulkan){.struct_bytes = sizeof vulkan, .api_version = vk.api_version,
-                             .get_instance_proc_addr = long_gipa, .instance = vk.instance,
-                             .physical_device = vk.physical_device, .device = vk.device,
-                             .queue_family = vk.queue_family, .enabled_extension_count = vk.extension_count,
-                             .enabled_extensions = vk.extensions, .enabled_features = &vk.features};
+    vulkan = vku_engine(&vk);
+    vulkan.get_instance_proc_addr = long_gipa;
+    vulkan.queue = VK_NULL_HANDLE;
     assert_int_equal(tandem_session_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
                                                                   .backend = TANDEM_BACKEND_CPU, .vulkan = &vulkan,
                                                                   .log = keep_info, .user = line},

@@ -275,17 +275,7 @@ bool open_vulkan(const char *without)
     if (found == VKU_NO_VULKAN)
         return false;
     assert_int_equal(found, VKU_OK);
-    vulkan = (tandem_vulkan){.struct_bytes = sizeof vulkan,
-                             .api_version = vk.api_version,
-                             .get_instance_proc_addr = vk.gipa,
-                             .instance = vk.instance,
-                             .physical_device = vk.physical_device,
-                             .device = vk.device,
-                             .queue_family = vk.queue_family,
-                             .enabled_extension_count = vk.extension_count,
-                             .enabled_extensions = vk.extensions,
-                             .enabled_features = &vk.features,
-                             .queue = vk.queue};
+    vulkan = vku_engine(&vk);
     return true;
 }
 

@@ -58,7 +58,7 @@ static void test_open_refuses(void **state)
     REFUSES(bad.enabled_extensions = NULL, TANDEM_ERROR_ARG, "enabled_extensions");
     REFUSES((bad.enabled_extensions = holes, bad.enabled_extension_count = 2), TANDEM_ERROR_ARG,
             "enabled_extensions[1]");
-    REFUSES(bad.enabled_features = (const VkPhysicalDeviceFeatures2 *)&gpu.timeline, TANDEM_ERROR_ARG, "sType");
+    REFUSES(bad.enabled_features = (const VkPhysicalDeviceFeatures2 *)gpu.enabled.features.pNext, TANDEM_ERROR_ARG, "sType");
     REFUSES(bad.api_version = 0, TANDEM_ERROR_UNSUPPORTED, "api_version");
     REFUSES(bad.api_version = VK_API_VERSION_1_0, TANDEM_ERROR_UNSUPPORTED, "1.0");
     fault.fails = NULL;

@@ -437,17 +437,7 @@ static void test_vulkan(void **state)
     (void)state;
     if (vku_open(&vk, NULL) != VKU_OK)
         skip();
-    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
-                                  .api_version = vk.api_version,
-                                  .get_instance_proc_addr = vk.gipa,
-                                  .instance = vk.instance,
-                                  .physical_device = vk.physical_device,
-                                  .device = vk.device,
-                                  .queue_family = vk.queue_family,
-                                  .enabled_extension_count = vk.extension_count,
-                                  .enabled_extensions = vk.extensions,
-                                  .enabled_features = &vk.features,
-                                  .queue = vk.queue};
+    const tandem_vulkan vulkan = vku_engine(&vk);
     longer(NULL, "desc.vulkan", &vulkan, sizeof vulkan, create_on, TANDEM_OK);
     shorter(NULL, &vulkan, sizeof vulkan, offsetof(tandem_vulkan, lock_queue), create_on, TANDEM_OK);
     list_of(sizeof(tandem_requirement), fill_requirements);

@@ -49,22 +49,7 @@ tandem_status create_session(vku *on, uint32_t rung, bool queue)
 {
     static unsigned sessions;
     const bool by_place = sessions++ % 2;
-    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
-                                  .api_version = on->api_version,
-                                  .get_instance_proc_addr = on->gipa,
-                                  .instance = on->instance,
-                                  .physical_device = on->physical_device,
-                                  .device = on->device,
-                                  .queue_family = on->queue_family,
-                                  .enabled_extension_count = on->extension_count,
-                                  .enabled_extensions = on->extensions,
-                                  .enabled_features = &on->features,
-                                  .queue = queue ? on->queue : VK_NULL_HANDLE,
-                                  .lock_queue = lock_queue,
-                                  .unlock_queue = unlock_queue,
-                                  .user = &w,
-                                  .lock_queue2 = by_place ? lock_by_place : NULL,
-                                  .unlock_queue2 = by_place ? unlock_by_place : NULL};
+    tandem_vulkan vulkan = vku_engine(on);
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                       .vulkan = &vulkan,
                                       .log = on_log,
@@ -76,6 +61,15 @@ tandem_status create_session(vku *on, uint32_t rung, bool queue)
                                       .error_text_bytes = sizeof w.text};
     tandem_status status;
 
+    if (!queue)
+        vulkan.queue = VK_NULL_HANDLE;
+    vulkan.lock_queue = lock_queue;
+    vulkan.unlock_queue = unlock_queue;
+    vulkan.user = &w;
+    if (by_place) {
+        vulkan.lock_queue2 = lock_by_place;
+        vulkan.unlock_queue2 = unlock_by_place;
+    }
     w.family = on->queue_family;
     w.text[0] = w.log[0] = 0;
     w.s = NULL;

@@ -162,7 +162,7 @@ bool prepare(ground on)
                                    .error_text = w.text,
                                    .error_text_bytes = sizeof w.text};
     if (w.has_vk) {
-        static const char *extensions[18];
+        static const char *extensions[INTEGRATION_EXTENSIONS + 2];
         VkPhysicalDeviceIDProperties id = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES};
         VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                                   .pNext = &id};
@@ -179,22 +179,13 @@ bool prepare(ground on)
         memcpy(fake_cuda_driver.uuids[0], id.deviceUUID, sizeof id.deviceUUID);
         fake_cuda_driver.vulkan = fault_vulkan_real();
         fake_cuda_driver.device = w.vk.device;
-        memcpy(extensions, w.vk.extensions, sizeof w.vk.extensions);
-        w.vulkan = (tandem_vulkan){
-            .struct_bytes = sizeof w.vulkan,
-            .api_version = w.vk.api_version,
-            .get_instance_proc_addr = fault_gipa,
-            .instance = w.vk.instance,
-            .physical_device = w.vk.physical_device,
-            .device = w.vk.device,
-            .queue_family = w.vk.queue_family,
-            .enabled_extension_count = w.vk.extension_count,
-            .enabled_extensions = extensions,
-            .enabled_features = &w.vk.features,
-            .queue = w.gpu ? VK_NULL_HANDLE : w.vk.queue, /* without one there is no inline rung */
-            .lock_queue = lock_queue,
-            .unlock_queue = lock_queue,
-        };
+        w.vulkan = vku_engine(&w.vk);
+        w.vulkan.get_instance_proc_addr = fault_gipa;
+        memcpy(extensions, w.vulkan.enabled_extensions, w.vulkan.enabled_extension_count * sizeof *extensions);
+        w.vulkan.enabled_extensions = extensions;
+        if (w.gpu)
+            w.vulkan.queue = VK_NULL_HANDLE; /* without one there is no inline rung */
+        w.vulkan.lock_queue = w.vulkan.unlock_queue = lock_queue;
         if (w.dma_bufs)
             extensions[w.vulkan.enabled_extension_count++] = "VK_EXT_external_memory_dma_buf"; /* nor this */
         if (on == ON_TIMELINES && !w.gpu)

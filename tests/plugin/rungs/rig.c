@@ -130,10 +130,10 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL worn_gipa(VkInstance instance, c
     return found;
 }
 
-static bool is_unsaid(const ground *on, const char *extension)
+static bool names(const char *const *list, size_t most, const char *name)
 {
-    for (size_t i = 0; i < 3 && on->unsaid[i]; i++)
-        if (!strcmp(on->unsaid[i], extension))
+    for (size_t i = 0; i < most && list[i]; i++)
+        if (!strcmp(list[i], name))
             return true;
     return false;
 }
@@ -156,25 +156,17 @@ void prepare(rig *r, const ground *on)
         break;
     default: fail_msg("Vulkan is there and does not work");
     }
-    for (uint32_t i = 0; i < r->vk.extension_count; i++)
-        if (!is_unsaid(on, r->vk.extensions[i]))
-            r->extensions[count++] = r->vk.extensions[i];
-    r->semaphores = r->vk.timeline.timelineSemaphore;
+    for (uint32_t i = 0; i < r->vk.enabled.extension_count; i++)
+        if (!names(on->unsaid, sizeof on->unsaid / sizeof *on->unsaid, r->vk.enabled.extensions[i]))
+            r->extensions[count++] = r->vk.enabled.extensions[i];
     worn.on = on;
     worn.gipa = r->vk.gipa;
-    r->vulkan = (tandem_vulkan){
-        .struct_bytes = sizeof r->vulkan,
-        .api_version = r->vk.api_version,
-        .get_instance_proc_addr = on->disguises ? worn_gipa : r->vk.gipa,
-        .instance = r->vk.instance,
-        .physical_device = r->vk.physical_device,
-        .device = r->vk.device,
-        .queue_family = r->vk.queue_family,
-        .enabled_extension_count = count,
-        .enabled_extensions = r->extensions,
-        .enabled_features = &r->vk.features,
-        .queue = r->vk.queue,
-    };
+    r->semaphores = !names(on->without, sizeof on->without / sizeof *on->without, TIMELINE_FEATURE);
+    r->vulkan = vku_engine(&r->vk);
+    r->vulkan.enabled_extension_count = count;
+    r->vulkan.enabled_extensions = r->extensions;
+    if (on->disguises)
+        r->vulkan.get_instance_proc_addr = worn_gipa;
     r->desc = (tandem_session_desc){.struct_bytes = sizeof r->desc,
                                     .backend = on->backend,
                                     .rung = on->asked,

@@ -40,7 +40,7 @@ typedef struct rig {
     const ground *on;
     vku vk;
     tandem_vulkan vulkan;
-    const char *extensions[16];
+    const char *extensions[INTEGRATION_EXTENSIONS];
     tandem_session_desc desc;
     tandem_session *s;
     tandem_info info;

@@ -45,23 +45,6 @@ bool expect_gpu(void)
     return text && !strcmp(text, "1");
 }
 
-static void describe_vulkan(rig *r)
-{
-    r->vulkan = (tandem_vulkan){
-        .struct_bytes = sizeof r->vulkan,
-        .api_version = r->vk.api_version,
-        .get_instance_proc_addr = r->vk.gipa,
-        .instance = r->vk.instance,
-        .physical_device = r->vk.physical_device,
-        .device = r->vk.device,
-        .queue_family = r->vk.queue_family,
-        .enabled_extension_count = r->vk.extension_count,
-        .enabled_extensions = r->vk.extensions,
-        .enabled_features = &r->vk.features,
-        .queue = r->vk.queue,
-    };
-}
-
 bool validates = true;
 
 bool rig_prepare(rig *r, rig_kind kind)
@@ -102,7 +85,7 @@ bool rig_prepare(rig *r, rig_kind kind)
     default: fail_msg("Vulkan is there and does not work");
     }
     r->has_vk = true;
-    describe_vulkan(r);
+    r->vulkan = vku_engine(&r->vk);
     r->desc.vulkan = &r->vulkan;
     return true;
 }
