@@ -2,36 +2,34 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   backend.h                    what differs by who computes: this process, or tandemd
- *   entry.c                      what every public call looks at first; a thread's last failure
- *   session.c                    create, destroy, info, error text; memory of our own; ids
- *   ladder.c                     who may compute, how it meets the engine, and what that needs (see ladder.h)
- *   device.c                     which of these it is, and why
- *   devices.c                    the devices that there are, without a session
- *   mems.c                       blocks of bytes, from wherever they come
- *   timelines.c                  counters and points
- *   model.c                      weights
- *   network.c, instance.c, run.c networks: a model's graph, instances of it, jobs that run one (see network.h)
- *   jobs.c                       submit (all checks), poll, wait, cancel
- *   release.c                    points that no job signals, when a timeline or its session goes
+ * From the top down; each calls none above it, but through td_backend, the table of what differs by who computes (backend.h).
+ *   worker_session.c, worker_networks.c   a session of the daemon's worker, on what one client's Vulkan has exported
+ *   session.c                    create, destroy, info, error text
+ *   device.c                     which of the ways of ladder.h a session goes, and why; devices.c: without a session
  *   retire.c                     objects that go once no job needs them any more
- *   vulkan.c                     what is recorded into the engine's commands
- *   inline_jobs.c                jobs within those commands (inline rung)
+ *   vulkan.c, record.c           what is recorded into the engine's commands; jobs in them
+ *   jobs.c                       submit (all checks), poll, wait, cancel
+ *   run.c, views.c               what a job names: a network and its bindings (see network.h); views
+ *   points.c, mems.c             timelines, points and blocks of bytes, as callers have them
+ *   release.c                    points that no job signals, when a timeline or its session goes
+ *   remote.c, remote_jobs.c      jobs that tandemd computes: how that session begins and ends, a job's way there (see remote.h)
+ *   local.c                      jobs that this process computes: the worker and the watchdog begin and end (see local.h)
+ *   model.c                      weights
+ *   remote_models.c, remote_networks.c, remote_objects.c, remote_connection.c   what tandemd has of all that; what is said
+ *   model_file.c                 files of weights
+ *   local_watch.c, local_cpu.c   deadlines and bounds; the worker that computes
+ *   instance.c, network.c        instances of a model's graph, and the graph (see network.h)
+ *   close.c                      an object goes that jobs still use
+ *   local_stream.c               jobs on a stream; how any begins
  *   staging.c                    the rung `copy`: bytes of mems there and back
- *   forgotten.c                  releases and acquires that are missing there
- *   local.c                      jobs under way: the worker and the watchdog, how they begin and end (see local.h)
- *   local_watch.c                their deadlines and bounds
- *   local_cpu.c, local_stream.c  jobs of either kind
- *   local_end.c                  their ends
- *   scratch.c                    memory of a job's kernels
- *   wait.c                       how threads sleep until a job's end
- *   worker_session.c             a session of the daemon's worker, on what one client's Vulkan has exported
- *   worker_networks.c            networks there
- *   remote.c                     the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
- *   remote_jobs.c                a job's way there
- *   remote_networks.c            networks there
- *   remote_objects.c             what is shared
- *   remote_connection.c          what is said
+ *   scratch.c, memory.c          memory of a job's kernels; memory of any kind
+ *   inline_jobs.c                jobs in the engine's commands (inline rung), once they are there
+ *   local_end.c, wait.c          how jobs end, and how threads sleep until then
+ *   timelines.c                  counters
+ *   forgotten.c                  releases and acquires that are missing on the rung `copy`
+ *   objects.c                    memory of our own; the texts of failures; ids
+ *   entry.c                      what every public call looks at first; a thread's last failure
+ *   ladder.c                     who may compute, how it meets the engine, and what that needs (see ladder.h)
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
  * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is
@@ -379,7 +377,7 @@ tandem_status td_call_fail(const char *call, tandem_status status, const char *w
 void td_call_keep(const char *call, const char *why);
 const char *td_call_text(void);
 
-/* session.c: our own memory, zeroed or as it comes; `bytes` again on release. NULL: none left. */
+/* objects.c: our own memory, zeroed or as it comes; `bytes` again on release. NULL: none left. */
 void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment);
 void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment);
 void td_session_free(tandem_session *s, void *pointer, uint64_t bytes);
@@ -401,7 +399,7 @@ static inline td_timeline *td_timeline_find_locked(tandem_session *s, tandem_tim
     return (td_timeline *)td_table_find_locked(s, TD_KIND_TIMELINE, id, what, why);
 }
 void td_object_release_locked(tandem_session *s, td_object *object);
-/* Cancels the jobs that have not begun, waits for the others. OK: nobody uses it, nobody can; BUSY: it stays. */
+/* close.c: cancels the jobs that have not begun, waits for the others. OK: nobody uses it, nobody can; BUSY: it stays. */
 tandem_status td_object_close_locked(tandem_session *s, td_object *object, const char *what, char *why);
 
 /* Waits on a condition of the session's until `until_ns` at the latest. */
@@ -418,11 +416,14 @@ void td_device_close(tandem_session *s);
 /* Has AUTO go by what was given, if that fits the device; else by what there is. */
 void td_device_tune(tandem_session *s);
 
-/* mems.c, timelines.c, model.c: free what the object holds; not locked; accept half-made ones. */
+/* memory.c, timelines.c, model.c: free what the object holds; not locked; accept half-made ones. */
 void td_mem_free(tandem_session *s, td_mem *mem);
 void td_timeline_free(tandem_session *s, td_timeline *timeline);
 void td_model_free(tandem_session *s, td_model *model);
+/* memory.c. device: memory of the inline rung's own, with an address. */
+#define TD_MEM_USAGE (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why);
+tandem_status td_mem_make_device(tandem_session *s, td_mem *mem, VkBufferUsageFlags usage, char *why);
 /* Memory that the session's kernels can read, for weights. Not `zeroed`: on a CPU it is as it comes. */
 tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, char *why);
 /* The same, all zeros wherever it is; and memory that the host fills as well, for small things that the kernels read. */
@@ -446,7 +447,7 @@ tandem_status td_model_load_step(td_model_load *load, char *why);
 tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *why);
 void td_model_load_end(td_model_load *load);
 
-/* model_file.c: the file of a load. open: with the network, if there is one, which the model then has. lay_out: the model's
+/* model_file.c: the file of a load. keep_header: as a worker's clients get it. open: with the network, if there is one, which the model then has. lay_out: the model's
  * tensors, and what all that jobs can read takes together. piece: what is read one after the other; false: it was the last.
  * read: of load->piece, from load->at on; multiples of 4, until its end. */
 typedef struct td_model_piece {
@@ -458,6 +459,7 @@ void td_model_file_close(td_model_load *load);
 tandem_status td_model_file_lay_out(td_model_load *load, uint64_t *bytes, char *why);
 bool td_model_file_piece(const td_model_load *load, uint32_t index, td_model_piece *piece);
 tandem_status td_model_file_read(td_model_load *load, uint64_t bytes, void *to, char *why);
+tandem_status td_model_file_keep_header(td_model_load *load, char *why);
 
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
@@ -484,11 +486,11 @@ static inline uint64_t td_nap_ns(uint64_t waited_ns)
 
 /* jobs.c: how a job begins. submit: all of it, as tandem_submit(). prepare: everything about it is checked, views and points
  * are found, its plan is made, in a free slot that stays free; BUSY where there is none. Its scratch is yet to be reserved.
- * accept: it is under way, its report PENDING, and what it names in use. */
+ * accept (local_stream.c): it is under way, its report PENDING, and what it names in use. */
 tandem_status td_job_submit_locked(tandem_session *s, td_submission *from, tandem_ticket *ticket, char *why);
 tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from, td_job **out, char *why);
 tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
-/* An operation as plans have to know it: which kernels can read its views depends on their addresses, and mems may begin
+/* views.c. An operation as plans have to know it: which kernels can read its views depends on their addresses, and mems may begin
  * anywhere in what they were made of. */
 tandem_operands td_operands_at(const td_operation *operation, const tandem_operands *op, const uint64_t addresses[TD_MAX_VIEWS]);
 /* Its executor has it. */
@@ -509,7 +511,7 @@ static inline bool td_job_is_given_up(const td_job *job)
 {
     return job->life.fate == TD_FATE_GIVEN_UP;
 }
-/* What a job names, view by view: its arrays get room for so many, none of which is there yet. bind: a view of that name
+/* views.c: what a job names, view by view: its arrays get room for so many, none of which is there yet. bind: a view of that name
  * and shape is found and checked by itself; its address is a multiple of `alignment`. apart: what the job writes of those
  * from `first` on, views[i] each, overlaps nothing else of them. */
 void td_job_set_view_count(td_job *job, uint32_t count);
@@ -562,7 +564,7 @@ void td_mem_leave(tandem_session *s, td_mem *mem);
 void td_session_leave_queue(tandem_session *s);
 void td_leaving_free(tandem_session *s);
 
-/* mems.c, timelines.c, model.c: how an object goes that nobody uses. remove: no call finds it any more. end: all that there
+/* mems.c, timelines.c and points.c, model.c: how an object goes that nobody uses. remove: no call finds it any more. end: all that there
  * is of it; not locked, and may block. */
 void td_mem_remove_locked(tandem_session *s, td_mem *mem);
 void td_mem_end(tandem_session *s, td_mem *mem);
@@ -646,8 +648,7 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job);
  * memory if a way is open to the daemon's GPU; g->no_elsewhere: why the daemon does not. */
 tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, td_grounds *g, td_device_kind *device,
                              char *why);
-/* What only the daemon's objects have; others have none. */
-void td_remote_mem_free(td_mem *mem);
+/* remote_models.c: what only a model of the daemon's has; others have none. */
 void td_remote_model_free(tandem_session *s, td_model *model);
 
 /* Those of td_backend_local that are elsewhere than in local.c. */

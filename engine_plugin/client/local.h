@@ -6,8 +6,8 @@
  *   local_watch.c   the watchdog: deadlines, bounds, the state of the GPU
  *   local_cpu.c     the worker that computes itself
  *   local_stream.c  jobs on a stream, and the worker that waits for those; how any job begins and is brought up to date
- *   local_end.c     how any job ends, and a session that is broken
  *   scratch.c       memory of a job's kernels
+ *   local_end.c     how any job ends, and a session that is broken
  *
  * Each calls those below it in this list and none above it. What the rest of the client sees of them is in client.h.
  */

@@ -6,8 +6,6 @@
  * when its point is signalled and nothing uses its mems any more. The report of a job that is given up because it is
  * too late (STALE, FAILED) ends first. When what is to be done is decided by td_life_step(), for jobs of any session; it
  * is done here.
- *
- * The other files of local.h call this one, which calls none of them.
  */
 #include <string.h>
 
@@ -271,4 +269,17 @@ void td_session_break_locked(tandem_session *s, tandem_status status, bool logge
     }
     td_session_retire_broken_locked(s);
     td_points_notify_locked(s);
+}
+
+bool td_gpu_is_well_locked(tandem_session *s)
+{
+    char why[TD_WHY_BYTES] = "";
+    const tandem_status status = td_stream_status(s->stream, why, sizeof why);
+
+    if (status == TANDEM_OK)
+        return true;
+    td_fail(s->unlogged, sizeof s->unlogged, status, "the GPU failed: %s", why[0] ? why : tandem_status_text(status));
+    td_session_keep_error_locked(s, s->unlogged);
+    td_session_break_locked(s, status, true);
+    return false;
 }

@@ -7,7 +7,6 @@
  * does what takes a processor's time (rung `copy`). Jobs keep their order: nothing overtakes a job that is held.
  *
  * How a job begins and how jobs are brought up to date is here also where there is no stream, as most of it is for one.
- * This file calls local_end.c; the others of local.h call it.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -213,6 +212,26 @@ uint64_t td_job_first_look_ns(const tandem_session *s, const td_job *job)
     return job->life.has_deadline && job->life.deadline_ns < at ? job->life.deadline_ns : at;
 }
 
+tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
+{
+    job->number = ++s->last_number;
+    s->submitted++;
+    *td_job_report_locked(s, job) = (tandem_job_report){.struct_bytes = sizeof(tandem_job_report),
+                                                        .state = TANDEM_JOB_PENDING,
+                                                        .precision = job->plan->precision,
+                                                        .submit_ns = job->submit_ns};
+    for (uint32_t i = 0; i < job->view_count; i++)
+        if (job->mems[i])
+            job->mems[i]->object.uses++;
+    if (job->wait)
+        job->wait->object.uses++;
+    if (job->signal) {
+        job->signal->object.uses++;
+        job->signal->promised = job->signal_value;
+    }
+    return (uint64_t)TD_KIND_TICKET << 60 | (uint64_t)s->salt << 48 | (job->number & 0xffffffffffff);
+}
+
 tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late)
 {
     const tandem_ticket ticket = td_job_accept_locked(s, job);
@@ -311,19 +330,6 @@ void td_thread_prepare(const char *name)
 {
     td_thread_set_slack(TD_SLACK_NS);
     td_thread_name(name);
-}
-
-bool td_gpu_is_well_locked(tandem_session *s)
-{
-    char why[TD_WHY_BYTES] = "";
-    const tandem_status status = td_stream_status(s->stream, why, sizeof why);
-
-    if (status == TANDEM_OK)
-        return true;
-    td_fail(s->unlogged, sizeof s->unlogged, status, "the GPU failed: %s", why[0] ? why : tandem_status_text(status));
-    td_session_keep_error_locked(s, s->unlogged);
-    td_session_break_locked(s, status, true);
-    return false;
 }
 
 /* Without the lock: what a job reads is brought in. */

@@ -10,52 +10,6 @@
 #include "engine_plugin/client/client.h"
 #include "interop/os/memory.h"
 
-enum { BLOCK_ALIGNMENT = 4096 };
-
-td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why)
-{
-    td_mem *mem = td_session_alloc(s, sizeof *mem, 64);
-
-    if (!mem) {
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a mem of %zu bytes", sizeof *mem);
-        return NULL;
-    }
-    mem->bytes = bytes;
-    mem->vk.memfd = mem->staging.memfd = -1;
-    return mem;
-}
-
-void td_mem_free(tandem_session *s, td_mem *mem)
-{
-    if (!s->stuck) {
-        if (td_is_inline(s) && s->stream)
-            td_inline_sync(s->stream);
-        if (s->cu) {
-            td_cu_mem_free(s->cu, &mem->cu);
-            td_cu_mem_free(s->cu, &mem->pinned);
-        }
-        if (mem->has_vk && !s->in_use) {
-            td_vk_mem_free(s->vk, &mem->staging);
-            td_vk_mem_free(s->vk, &mem->vk);
-        }
-    }
-    td_remote_mem_free(mem);
-    td_session_free(s, mem->block, mem->block_bytes);
-    td_session_free(s, mem, sizeof *mem);
-}
-
-static tandem_status use_block(tandem_session *s, td_mem *mem, bool zeroed, char *why)
-{
-    mem->block = (zeroed ? td_session_alloc : td_session_alloc_dirty)(s, mem->bytes, BLOCK_ALIGNMENT);
-    if (!mem->block)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "bytes is %" PRIu64 ": no host memory of that size",
-                       mem->bytes);
-    mem->block_bytes = mem->bytes;
-    mem->host = mem->block;
-    mem->address = (uintptr_t)mem->block;
-    return TANDEM_OK;
-}
-
 static tandem_status import_fd(tandem_session *s, td_mem *mem, int fd, uint64_t allocation_bytes, bool dedicated,
                                uint64_t offset, char *why)
 {
@@ -78,94 +32,8 @@ static tandem_status share_with_cuda(tandem_session *s, td_mem *mem, char *why)
     return status;
 }
 
-#define PLAIN_USAGE \
-    (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 /* Those of Vulkan 1.0: the others ask for a feature, or for memory that is allocated otherwise. */
 #define ANY_USAGE ((VkBufferUsageFlags)VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT * 2 - 1)
-
-/* Memory of the inline rung's own: plain, with an address. */
-static tandem_status make_device(tandem_session *s, td_mem *mem, VkBufferUsageFlags usage, char *why)
-{
-    const tandem_status status = td_vk_mem_create_device(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
-
-    mem->has_vk = true;
-    mem->address = mem->vk.address;
-    mem->device_share = mem->vk.allocation_bytes;
-    return status;
-}
-
-tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, char *why)
-{
-    tandem_status status;
-
-    if (td_is_inline(s))
-        return make_device(s, mem, PLAIN_USAGE, why);
-    if (!s->cu)
-        return use_block(s, mem, zeroed, why);
-    status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK && s->of_worker) /* it may have been another client's */
-        status = td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES);
-    mem->address = mem->cu.address;
-    return status;
-}
-
-/* In the inline rung's memory, which the host may not see. */
-static tandem_status upload_zeros(tandem_session *s, td_mem *mem, char *why)
-{
-    const uint64_t piece = mem->bytes < 1 << 20 ? mem->bytes : 1 << 20;
-    void *zeros = td_session_alloc(s, piece, 64);
-    tandem_status status = TANDEM_OK;
-
-    if (!zeros)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %" PRIu64 " bytes of zeros", piece);
-    for (uint64_t at = 0; at < mem->bytes && status == TANDEM_OK; at += piece)
-        status = td_inline_upload(s->stream, &mem->vk, at, zeros, mem->bytes - at < piece ? mem->bytes - at : piece, why,
-                                  TD_WHY_BYTES);
-    td_session_free(s, zeros, piece);
-    return status;
-}
-
-tandem_status td_mem_make_zeros(tandem_session *s, td_mem *mem, char *why)
-{
-    const tandem_status status = td_mem_make_private(s, mem, true, why);
-
-    if (status != TANDEM_OK || mem->host)
-        return status;
-    return s->cu ? td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES) : upload_zeros(s, mem, why);
-}
-
-/* Near the GPU where that is possible: blocks read it one after the other. */
-static tandem_status make_filled_inline(tandem_session *s, td_mem *mem, char *why)
-{
-    tandem_status status = td_vk_mem_create_near(s->vk, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
-
-    if (status == TANDEM_ERROR_UNSUPPORTED)
-        status = td_vk_mem_create_mapped(s->vk, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
-    mem->has_vk = true;
-    mem->host = mem->vk.host;
-    mem->address = mem->vk.address;
-    mem->device_share = mem->vk.allocation_bytes;
-    return status;
-}
-
-tandem_status td_mem_make_filled(tandem_session *s, td_mem *mem, char *why)
-{
-    tandem_status status;
-
-    if (td_is_inline(s)) {
-        status = make_filled_inline(s, mem, why);
-    } else if (s->cu) {
-        status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
-        mem->host = mem->cu.host;
-        mem->address = mem->cu.address;
-        mem->host_share = mem->bytes;
-    } else {
-        return use_block(s, mem, true, why);
-    }
-    if (status == TANDEM_OK)
-        memset(mem->host, 0, mem->bytes);
-    return status;
-}
 
 /* Staging memory of the size of mem->vk, and what else the rung `copy` needs. */
 static tandem_status make_staging(tandem_session *s, td_mem *mem, char *why)
@@ -189,7 +57,7 @@ static bool is_gpu_elsewhere(const tandem_session *s)
 
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
-    const VkBufferUsageFlags usage = PLAIN_USAGE | desc->vulkan_usage;
+    const VkBufferUsageFlags usage = TD_MEM_USAGE | desc->vulkan_usage;
     tandem_status status;
 
     if (desc->vulkan_usage & ~ANY_USAGE)
@@ -198,7 +66,7 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     if (!s->vk && !s->cu)
         return TANDEM_OK; /* what is shared is all there is */
     if (td_is_inline(s))
-        return make_device(s, mem, usage, why);
+        return td_mem_make_device(s, mem, usage, why);
     mem->has_vk = s->vk != NULL;
     if (td_copies(s)) {
         if (!s->vk)
@@ -263,7 +131,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
         return td_staging_make(s, mem, why);
     if (s->vk) {
         mem->has_vk = true;
-        status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
+        status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, TD_MEM_USAGE, &mem->vk, why, TD_WHY_BYTES);
         if (td_is_inline(s))
             mem->address = mem->vk.address;
     }
@@ -325,7 +193,7 @@ static tandem_status make_dma_buf(tandem_session *s, td_mem *mem, const tandem_m
                        "desc.dedicated is 1: of a dma-buf that takes one buffer alone, that is its engine's");
     mem->has_vk = true;
     mem->source = TANDEM_MEM_VULKAN;
-    status = td_vk_mem_import_dma_buf(s->vk, desc->fd, desc->allocation_bytes, desc->offset_bytes, desc->bytes, PLAIN_USAGE,
+    status = td_vk_mem_import_dma_buf(s->vk, desc->fd, desc->allocation_bytes, desc->offset_bytes, desc->bytes, TD_MEM_USAGE,
                                       &mem->vk, text, sizeof text);
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "desc.fd is %d, desc.allocation_bytes %" PRIu64 ": %s", desc->fd,
@@ -430,12 +298,6 @@ static tandem_status make_cuda(tandem_session *s, td_mem *mem, const tandem_mem_
     status = td_cu_mem_wrap(s->cu, desc->cuda_pointer, desc->bytes, &mem->cu, text, sizeof text);
     mem->address = mem->cu.address;
     return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "desc.cuda_pointer: %s", text);
-}
-
-/* What neither Vulkan nor CUDA nor the caller has memory for is a block of the session's. */
-tandem_status td_local_mem_share(tandem_session *s, td_mem *mem, char *why)
-{
-    return s->vk || s->cu || mem->host ? TANDEM_OK : use_block(s, mem, true, why);
 }
 
 static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td_mem **out, char *why)

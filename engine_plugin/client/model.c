@@ -44,7 +44,7 @@ tandem_status td_model_load_begin(tandem_session *s, const tandem_model_desc *de
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a model");
     status = td_model_file_open(load, desc, why);
     if (status == TANDEM_OK && s->of_worker)
-        status = td_worker_model_keep_header(load, why);
+        status = td_model_file_keep_header(load, why);
     if (status == TANDEM_OK)
         status = td_model_file_lay_out(load, &bytes, why);
     if (status != TANDEM_OK)

@@ -4,11 +4,14 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
+#include "interop/os/file.h"
+#include "interop/os/memory.h"
 
-enum { TENSOR_ALIGNMENT = 256 };
+enum { TENSOR_ALIGNMENT = 256, PREFIX_BYTES = 8 /* a length */ };
 
 static bool is_gguf(const td_model_load *load)
 {
@@ -223,4 +226,50 @@ tandem_status td_model_file_read(td_model_load *load, uint64_t bytes, void *to, 
                                         TD_WHY_BYTES);
     td_llama_read_weight(&load->llama, load->piece, load->at, bytes, to);
     return TANDEM_OK;
+}
+
+/* --- What a client of a worker's reads of it --- */
+
+static tandem_status keep_safetensors(const td_safetensors *file, int *fd, char *why)
+{
+    uint64_t bytes = 0;
+    tandem_status status = td_file_read(file->fd, 0, &bytes, PREFIX_BYTES, why, TD_WHY_BYTES);
+    void *header;
+
+    if (status != TANDEM_OK)
+        return status;
+    if (bytes > file->file_bytes - PREFIX_BYTES)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "the file has changed meanwhile");
+    header = malloc(PREFIX_BYTES + bytes);
+    if (!header)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the file's header");
+    status = td_file_read(file->fd, 0, header, PREFIX_BYTES + bytes, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = td_memfd_make_sparse("tandem-graph", header, PREFIX_BYTES + bytes, file->file_bytes, fd, why,
+                                      TD_WHY_BYTES);
+    free(header);
+    return status;
+}
+
+static tandem_status keep_gguf(const td_gguf *file, int *fd, char *why)
+{
+    uint64_t bytes = file->size;
+
+    for (uint32_t i = 0; i < file->tensor_count; i++)
+        bytes = file->tensors[i].offset < bytes ? file->tensors[i].offset : bytes;
+    return td_memfd_make_sparse("tandem-graph", file->bytes, bytes, file->size, fd, why, TD_WHY_BYTES);
+}
+
+/* The weights are a hole, which takes no memory. */
+tandem_status td_model_file_keep_header(td_model_load *load, char *why)
+{
+    int fd = -1;
+    const tandem_status status =
+        load->gguf.bytes ? keep_gguf(&load->gguf, &fd, why) : keep_safetensors(&load->file, &fd, why);
+
+    if (status == TANDEM_OK) {
+        load->model->header = fd;
+        load->model->header_bytes = load->gguf.bytes ? load->gguf.size : load->file.file_bytes;
+    }
+    return status;
 }

@@ -101,9 +101,6 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
 void td_run_take_uniforms_locked(td_job *job, const tandem_run *run);
 void td_run_note_recorded_locked(tandem_session *s, const tandem_run *run);
 
-/* worker_networks.c: the file of the model that is loaded as its clients get it. */
-tandem_status td_worker_model_keep_header(td_model_load *load, char *why);
-
 /* Those of td_backend_local that are here, in instance.c. */
 tandem_status td_local_instance_make(tandem_session *s, td_instance *instance, char *why);
 tandem_status td_local_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared,

@@ -20,6 +20,43 @@
 #define RECONNECT_MIN_NS 10000000u /* until the next try; twice as long each time, up to */
 #define RECONNECT_MAX_NS ((uint64_t)1000000000)
 
+/* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. */
+static tandem_status share_again_locked(tandem_session *s, char *why)
+{
+    td_remote *r = s->remote;
+    tandem_status status = TANDEM_OK;
+
+    for (uint32_t i = 0; i < s->models.capacity && status != TANDEM_ERROR_LOST; i++) {
+        td_model *model = (td_model *)s->models.slots[i];
+
+        if (!model || model->object.closing || model->remote->connection == r->connection)
+            continue;
+        model->mem->object.uses++; /* a destruction waits */
+        status = td_remote_load_again_locked(s, model, why);
+        model->mem->shared.status = status;
+        td_object_release_locked(s, &model->mem->object);
+    }
+    for (uint32_t i = 0; i < s->mems.capacity && status != TANDEM_ERROR_LOST; i++) {
+        td_mem *mem = (td_mem *)s->mems.slots[i];
+
+        if (!mem || mem->object.closing || !mem->shared.valid || mem->shared.connection == r->connection)
+            continue;
+        mem->object.uses++;
+        status = td_remote_share_mem_locked(s, mem, why);
+        td_object_release_locked(s, &mem->object);
+    }
+    for (uint32_t i = 0; i < s->timelines.capacity && status != TANDEM_ERROR_LOST && td_gpu_signals(s); i++) {
+        td_timeline *timeline = (td_timeline *)s->timelines.slots[i];
+
+        if (!timeline || timeline->object.closing || timeline->remote.connection == r->connection)
+            continue;
+        timeline->object.uses++;
+        status = td_remote_share_timeline_locked(s, timeline, why);
+        td_object_release_locked(s, &timeline->object);
+    }
+    return status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_PROTOCOL ? status : TANDEM_OK;
+}
+
 static void *look_after(void *user)
 {
     tandem_session *s = user;
@@ -54,7 +91,7 @@ static void *look_after(void *user)
             continue;
         status = td_remote_connect_locked(s, why);
         if (status == TANDEM_OK) {
-            status = td_remote_share_again_locked(s, why);
+            status = share_again_locked(s, why);
             if (status != TANDEM_OK && !r->stopping)
                 td_remote_disconnect_locked(s, why);
         }

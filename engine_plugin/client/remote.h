@@ -4,7 +4,9 @@
  *
  *   remote.c             opens and ends it, and the thread that looks after it
  *   remote_jobs.c        a job's way there and back, and the worker
- *   remote_objects.c     mems, timelines and models there
+ *   remote_models.c      models there
+ *   remote_networks.c    their networks
+ *   remote_objects.c     mems and timelines there, and what jobs are told them by
  *   remote_connection.c  what is said and heard: requests, answers, the greeting
  *
  * Each calls those below it in this list and none above it. What the rest of the client sees of them is in client.h.
@@ -96,13 +98,6 @@ tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, td_submiss
 void td_remote_announce_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
 bool td_remote_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns);
 void td_remote_caller_leaves_locked(tandem_session *s);
-/* What a job's view is in, and a point, in the daemon's ids; the job's submit time, deadline and points, likewise. */
-typedef struct td_remote_heading {
-    uint64_t ticket, submit_ns, deadline_ns;
-    tandem_point wait, signal;
-} td_remote_heading;
-tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why);
-tandem_status td_remote_head_locked(tandem_session *s, td_job *job, td_remote_heading *out, char *why);
 
 /* remote_networks.c. load: the network of a model that the daemon has loaded. describe: a job that runs one, as a RUN. put: that,
  * behind the uniforms that do not fit into it; BUSY: nothing of it. */
@@ -113,17 +108,25 @@ tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, 
 tandem_status td_remote_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);
 bool td_remote_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
 
-/* remote_objects.c. Those of td_backend_remote. While there is no daemon, a mem or a timeline is shared with the next. */
-tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
-tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
+/* remote_models.c. Those of td_backend_remote. again: with a new connection. */
 tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why);
 tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                             uint64_t shape[4], char *why);
+tandem_status td_remote_load_again_locked(tandem_session *s, td_model *model, char *why);
+
+/* remote_objects.c. Those of td_backend_remote. While there is no daemon, a mem or a timeline is shared with the next. */
+tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
+tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
 void td_remote_object_end(tandem_session *s, td_object *object);
 /* share: tells the daemon of one. LOST: the connection it was told through is gone. */
 tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why);
-/* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. */
-tandem_status td_remote_share_again_locked(tandem_session *s, char *why);
+/* What a job's view is in, and a point, in the daemon's ids; the job's submit time, deadline and points, likewise. */
+typedef struct td_remote_heading {
+    uint64_t ticket, submit_ns, deadline_ns;
+    tandem_point wait, signal;
+} td_remote_heading;
+tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why);
+tandem_status td_remote_head_locked(tandem_session *s, td_job *job, td_remote_heading *out, char *why);
 
 #endif

@@ -9,8 +9,6 @@
  *              here once its report is there. So a daemon that dies owes nobody a signal
  * In both, jobs are sent ahead of those that run, and the worker ends them as their reports come. But where the host
  * signals a caller that waits does all of this itself: two threads less have to be woken.
- *
- * This file calls remote_connection.c, and remote_objects.c for what a job names and the daemon does not know yet.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -65,62 +63,6 @@ static bool has_bounced(const td_job *job, bool in)
     for (uint32_t i = 0; i < job->view_count; i++)
         has = has || (job->mems[i] && job->mems[i]->shared.bounce && job->written[i] != in);
     return has;
-}
-
-tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why)
-{
-    td_remote *r = s->remote;
-    td_mem *mem = job->mems[view];
-    tandem_status status = TANDEM_OK;
-
-    if (mem->shared.valid && mem->shared.connection != r->connection) {
-        status = td_remote_share_mem_locked(s, mem, why);
-        if (!r->up)
-            return td_remote_gone(r, why);
-    } else if (mem->shared.connection != r->connection || mem->shared.status != TANDEM_OK) {
-        status = mem->shared.status != TANDEM_OK ? mem->shared.status : TANDEM_ERROR_LOST;
-    }
-    if (status != TANDEM_OK)
-        return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
-                       job->names[view], mem->object.id, tandem_status_text(status));
-    *id = mem->shared.id;
-    return TANDEM_OK;
-}
-
-static tandem_status name_point(tandem_session *s, td_timeline *timeline, uint64_t value, tandem_point *out, char *why)
-{
-    td_remote *r = s->remote;
-    td_remote_timeline *remote = &timeline->remote;
-    tandem_status status = remote->status;
-
-    if (remote->connection != r->connection)
-        status = td_remote_share_timeline_locked(s, timeline, why);
-    if (!r->up)
-        return td_remote_gone(r, why);
-    if (status != TANDEM_OK)
-        return td_fail(why, TD_WHY_BYTES, status, "timeline 0x%" PRIx64 ", which tandemd does not have: %s",
-                       timeline->object.id, tandem_status_text(status));
-    *out = (tandem_point){remote->id, value};
-    return TANDEM_OK;
-}
-
-tandem_status td_remote_head_locked(tandem_session *s, td_job *job, td_remote_heading *out, char *why)
-{
-    td_remote *r = s->remote;
-    const uint64_t now = td_now_ns();
-    tandem_status status = TANDEM_OK;
-
-    *out = (td_remote_heading){.submit_ns = now};
-    if (job->life.has_deadline)
-        out->deadline_ns = job->life.deadline_ns > now ? job->life.deadline_ns - now : 1;
-    if (td_gpu_signals(s) && job->wait)
-        status = name_point(s, job->wait, job->wait_value, &out->wait, why);
-    if (status == TANDEM_OK && td_gpu_signals(s) && job->signal)
-        status = name_point(s, job->signal, job->signal_value, &out->signal, why);
-    out->ticket = r->rules.next_ticket; /* behind all that sleeps */
-    if (!td_gpu_signals(s) && (job->wait || job->signal))
-        out->signal = (tandem_point){r->ends_id, out->ticket};
-    return status;
 }
 
 /* An operation in the daemon's ids; where the host signals, its points are this side's. */

@@ -1,19 +1,16 @@
-/* What tandemd is told of a session's mems, timelines and models, and what they are there.
+/* What tandemd is told of a session's mems and timelines, and what they are there.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * An id there holds for one connection: what is alive is shared anew with the next one, by remote.c's thread. A mem is
- * a shared buffer, a memfd that both sides map, or what Vulkan exports. This file calls remote_connection.c; remote.c,
- * remote_jobs.c and the files of the objects themselves call this one.
+ * a shared buffer, a memfd that both sides map, or what Vulkan exports.
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
-#include "interop/os/file.h"
 #include "interop/os/memory.h"
 
 /* Sharing. */
@@ -87,94 +84,6 @@ tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *ti
     remote->status = status;
     remote->id = status == TANDEM_OK ? m.object.id : 0;
     return status;
-}
-
-static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
-{
-    td_remote *r = s->remote;
-    struct td_remote_model *remote = model->remote;
-    const uint32_t connection = r->connection;
-    td_wire_message m = td_wire_new(TD_WIRE_MODEL_LOAD, 0);
-    tandem_status status;
-
-    if (!(r->rules.features & TD_WIRE_MODELS))
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "tandemd at '%s' loads no models: no model_dir is configured", r->path);
-    td_wire_text(m.model_load.path, sizeof m.model_load.path, remote->path);
-    m.header.serial = r->rules.next_serial;
-    if (td_wire_check(&r->rules, TD_WIRE_TO_DAEMON, &m, m.header.bytes, 0, why, TD_WHY_BYTES) != TANDEM_OK)
-        return TANDEM_ERROR_ARG;
-    status = td_remote_ask_locked(s, &m, -1, TD_WIRE_DONE, NULL, why);
-    if (status == TANDEM_OK && r->connection == connection) {
-        remote->id = m.object.id;
-        remote->connection = connection;
-    }
-    return status;
-}
-
-static tandem_status find_tensor_locked(tandem_session *s, td_model *model, const char *name, td_wire_tensor *out,
-                                        char *why)
-{
-    td_remote *r = s->remote;
-    td_shared_buffer *shared = &model->mem->shared;
-    const uint32_t connection = r->connection;
-    td_wire_message m = td_wire_new(TD_WIRE_MODEL_TENSOR, 0);
-    tandem_status status;
-
-    if (model->remote->connection != connection)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%s' could not load '" TD_NAME "' again",
-                       r->path, TD_NAMED(model->remote->path));
-    m.model_tensor.model = model->remote->id;
-    td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, name);
-    status = td_remote_ask_locked(s, &m, -1, TD_WIRE_TENSOR, NULL, why);
-    if (status != TANDEM_OK)
-        return status;
-    if (r->connection != connection)
-        return td_remote_gone(r, why);
-    shared->id = m.tensor.view.mem;
-    shared->connection = connection;
-    *out = m.tensor;
-    return TANDEM_OK;
-}
-
-/* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. */
-tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
-{
-    td_remote *r = s->remote;
-    tandem_status status = TANDEM_OK;
-
-    for (uint32_t i = 0; i < s->models.capacity && status != TANDEM_ERROR_LOST; i++) {
-        td_model *model = (td_model *)s->models.slots[i];
-        td_wire_tensor tensor;
-
-        if (!model || model->object.closing || model->remote->connection == r->connection)
-            continue;
-        model->mem->object.uses++; /* a destruction waits */
-        status = load_locked(s, model, why);
-        if (status == TANDEM_OK && model->remote->first[0])
-            status = find_tensor_locked(s, model, model->remote->first, &tensor, why);
-        model->mem->shared.status = status;
-        td_object_release_locked(s, &model->mem->object);
-    }
-    for (uint32_t i = 0; i < s->mems.capacity && status != TANDEM_ERROR_LOST; i++) {
-        td_mem *mem = (td_mem *)s->mems.slots[i];
-
-        if (!mem || mem->object.closing || !mem->shared.valid || mem->shared.connection == r->connection)
-            continue;
-        mem->object.uses++;
-        status = td_remote_share_mem_locked(s, mem, why);
-        td_object_release_locked(s, &mem->object);
-    }
-    for (uint32_t i = 0; i < s->timelines.capacity && status != TANDEM_ERROR_LOST && td_gpu_signals(s); i++) {
-        td_timeline *timeline = (td_timeline *)s->timelines.slots[i];
-
-        if (!timeline || timeline->object.closing || timeline->remote.connection == r->connection)
-            continue;
-        timeline->object.uses++;
-        status = td_remote_share_timeline_locked(s, timeline, why);
-        td_object_release_locked(s, &timeline->object);
-    }
-    return status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_PROTOCOL ? status : TANDEM_OK;
 }
 
 /* Mems. */
@@ -273,77 +182,62 @@ void td_remote_object_end(tandem_session *s, td_object *object)
     }
 }
 
-void td_remote_mem_free(td_mem *mem)
-{
-    if (!mem->shared.owned)
-        return;
-    if (mem->shared.map)
-        td_unmap(mem->shared.map, mem->shared.bytes);
-    td_fd_close(&mem->shared.fd);
-}
-
 /* Models. */
 
-tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why)
-{
-    char text[TD_WHY_BYTES] = "", *whole = td_file_whole_path(desc->path); /* a relative one may be meant for the daemon */
-    const char *from = whole ? whole : desc->path;
-    tandem_session *s = load->s;
-    td_model *model = load->model = td_session_alloc(s, sizeof *model, 64);
-    tandem_status status = TANDEM_ERROR_NOMEM;
+/* Of a job. */
 
-    if (model)
-        model->remote = td_session_alloc(s, sizeof *model->remote, 64);
-    if (!model || !model->remote || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
-        td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
-    } else if (desc->sequences || desc->context) {
-        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                         "desc.sequences is %u and desc.context %u; for tandemd they must be 0: one, and the file's own",
-                         desc->sequences, desc->context);
-    } else if (strlen(from) >= sizeof model->remote->path) {
-        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "path has %zu bytes, more than %zu", strlen(from),
-                         sizeof model->remote->path - 1);
-    } else {
-        strcpy(model->remote->path, from);
-        pthread_mutex_lock(&s->lock);
-        status = s->remote->up ? load_locked(s, model, text) : td_remote_gone(s->remote, text);
-        pthread_mutex_unlock(&s->lock);
-        if (status == TANDEM_OK)
-            status = td_remote_network_load(load, text);
-        if (status != TANDEM_OK)
-            td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(desc->path), text);
+tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why)
+{
+    td_remote *r = s->remote;
+    td_mem *mem = job->mems[view];
+    tandem_status status = TANDEM_OK;
+
+    if (mem->shared.valid && mem->shared.connection != r->connection) {
+        status = td_remote_share_mem_locked(s, mem, why);
+        if (!r->up)
+            return td_remote_gone(r, why);
+    } else if (mem->shared.connection != r->connection || mem->shared.status != TANDEM_OK) {
+        status = mem->shared.status != TANDEM_OK ? mem->shared.status : TANDEM_ERROR_LOST;
     }
-    free(whole);
-    return status;
+    if (status != TANDEM_OK)
+        return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
+                       job->names[view], mem->object.id, tandem_status_text(status));
+    *id = mem->shared.id;
+    return TANDEM_OK;
 }
 
-tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
-                                            uint64_t shape[4], char *why)
+static tandem_status name_point(tandem_session *s, td_timeline *timeline, uint64_t value, tandem_point *out, char *why)
 {
-    char text[TD_WHY_BYTES] = "";
-    td_wire_tensor tensor;
-    tandem_status status;
+    td_remote *r = s->remote;
+    td_remote_timeline *remote = &timeline->remote;
+    tandem_status status = remote->status;
 
-    if (strlen(name) >= TD_WIRE_TENSOR_BYTES)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "name is '" TD_NAME "', which is not in the model", TD_NAMED(name));
-    if (!s->remote->up)
-        return td_remote_gone(s->remote, why);
-    model->mem->object.uses++;
-    status = find_tensor_locked(s, model, name, &tensor, text);
-    if (status == TANDEM_OK) {
-        if (!model->remote->first[0])
-            strcpy(model->remote->first, name);
-        *view = tensor.view;
-        view->mem = model->mem->object.id;
-        memcpy(shape, tensor.shape, sizeof tensor.shape);
-    } else {
-        td_fail(why, TD_WHY_BYTES, status, "%s", text);
-    }
-    td_object_release_locked(s, &model->mem->object);
-    return status;
+    if (remote->connection != r->connection)
+        status = td_remote_share_timeline_locked(s, timeline, why);
+    if (!r->up)
+        return td_remote_gone(r, why);
+    if (status != TANDEM_OK)
+        return td_fail(why, TD_WHY_BYTES, status, "timeline 0x%" PRIx64 ", which tandemd does not have: %s",
+                       timeline->object.id, tandem_status_text(status));
+    *out = (tandem_point){remote->id, value};
+    return TANDEM_OK;
 }
 
-void td_remote_model_free(tandem_session *s, td_model *model)
+tandem_status td_remote_head_locked(tandem_session *s, td_job *job, td_remote_heading *out, char *why)
 {
-    td_session_free(s, model->remote, sizeof *model->remote);
+    td_remote *r = s->remote;
+    const uint64_t now = td_now_ns();
+    tandem_status status = TANDEM_OK;
+
+    *out = (td_remote_heading){.submit_ns = now};
+    if (job->life.has_deadline)
+        out->deadline_ns = job->life.deadline_ns > now ? job->life.deadline_ns - now : 1;
+    if (td_gpu_signals(s) && job->wait)
+        status = name_point(s, job->wait, job->wait_value, &out->wait, why);
+    if (status == TANDEM_OK && td_gpu_signals(s) && job->signal)
+        status = name_point(s, job->signal, job->signal_value, &out->signal, why);
+    out->ticket = r->rules.next_ticket; /* behind all that sleeps */
+    if (!td_gpu_signals(s) && (job->wait || job->signal))
+        out->signal = (tandem_point){r->ends_id, out->ticket};
+    return status;
 }

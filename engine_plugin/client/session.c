@@ -1,10 +1,9 @@
-/* Sessions: create, destroy, info, error text; the session's own memory; ids.
+/* Sessions: create, destroy, info, error text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,106 +11,12 @@
 #include "engine_plugin/client/tuning_file.h"
 #include "interop/os/cpu.h"
 #include "interop/os/log.h"
-#include "interop/os/memory.h"
 #include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
-
-enum { MANY_BYTES = 64 << 20 }; /* such blocks are mapped by themselves */
 
 uint32_t tandem_version(void)
 {
     return TANDEM_VERSION;
-}
-
-const char *tandem_status_text(tandem_status status)
-{
-    switch (status) {
-    case TANDEM_OK: return "ok";
-    case TANDEM_ERROR_ARG: return "wrong argument";
-    case TANDEM_ERROR_UNSUPPORTED: return "not supported here";
-    case TANDEM_ERROR_NOMEM: return "out of memory";
-    case TANDEM_ERROR_DEVICE: return "device error";
-    case TANDEM_ERROR_LOST: return "device or peer lost";
-    case TANDEM_ERROR_IO: return "input or output error";
-    case TANDEM_ERROR_PROTOCOL: return "malformed file or message";
-    case TANDEM_ERROR_BUSY: return "busy";
-    }
-    return "unknown status";
-}
-
-/* Memory. */
-
-static void *alloc_pages(uint64_t bytes, size_t alignment)
-{
-    const bool large = bytes >= 2 * TD_LARGE_PAGE_BYTES;
-    const size_t to = large && alignment < TD_LARGE_PAGE_BYTES ? TD_LARGE_PAGE_BYTES : alignment;
-    void *pointer = aligned_alloc(to, (size_t)td_align_up(bytes, alignment));
-
-    if (pointer && large)
-        td_prefer_large_pages(pointer, bytes);
-    return pointer;
-}
-
-void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment)
-{
-    void *pointer;
-
-    if (bytes > SIZE_MAX - alignment)
-        return NULL;
-    if (s->allocate)
-        pointer = s->allocate(s->user, (size_t)bytes, alignment);
-    else if (bytes > td_machine_bytes()) /* all of it will be touched, whatever the allocator promises */
-        pointer = NULL;
-    else
-        pointer = alloc_pages(bytes, alignment);
-    if (pointer)
-        atomic_fetch_add(&s->block_bytes, bytes);
-    return pointer;
-}
-
-void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
-{
-    void *pointer = td_session_alloc_dirty(s, bytes, alignment);
-
-    return pointer ? memset(pointer, 0, (size_t)bytes) : NULL;
-}
-
-void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
-{
-    if (!pointer)
-        return;
-    atomic_fetch_sub(&s->block_bytes, bytes);
-    if (s->release) {
-        s->release(s->user, pointer);
-        return;
-    }
-    if (bytes > MANY_BYTES)
-        td_drop_pages(pointer, bytes);
-    free(pointer);
-}
-
-/* Failures. */
-
-void td_session_keep_error_locked(tandem_session *s, const char *text)
-{
-    td_text(s->error, sizeof s->error, "%s", text);
-}
-
-tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why)
-{
-    char text[sizeof s->error];
-    bool quiet;
-
-    if (status == TANDEM_OK)
-        return status;
-    td_text(text, sizeof text, "%s: %s", call, why);
-    td_call_keep(call, why);
-    pthread_mutex_lock(&s->lock);
-    td_session_keep_error_locked(s, text);
-    quiet = status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->ops->loss_is_told && !s->broken);
-    pthread_mutex_unlock(&s->lock);
-    td_logf(&s->log, quiet ? TD_LOG_DEBUG : TD_LOG_ERROR, "%s", text);
-    return status;
 }
 
 tandem_status tandem_error_text(tandem_session *session, char *text, size_t bytes)
@@ -132,128 +37,6 @@ tandem_status tandem_error_text(tandem_session *session, char *text, size_t byte
     pthread_mutex_unlock(&session->lock);
     return TANDEM_OK;
 }
-
-/* Ids. */
-
-static const char *kind_name(uint64_t kind)
-{
-    static const char *const names[] = {"a mem", "a timeline", "a model", "a ticket", "an instance"};
-
-    return kind >= TD_KIND_MEM && kind <= TD_KIND_INSTANCE ? names[kind - 1] : NULL;
-}
-
-tandem_status td_table_add_locked(tandem_session *s, td_table *table, td_kind kind, td_object *object, char *why)
-{
-    uint32_t slot = 0;
-
-    while (slot < table->capacity && table->slots[slot])
-        slot++;
-    if (slot == table->capacity) {
-        uint32_t capacity = table->capacity ? table->capacity * 2 : 16;
-        td_object **slots = td_session_alloc(s, capacity * sizeof *slots, 64);
-        uint32_t *generations = td_session_alloc(s, capacity * sizeof *generations, 64);
-
-        if (!slots || !generations || capacity > 0x800000) {
-            td_session_free(s, slots, capacity * sizeof *slots);
-            td_session_free(s, generations, capacity * sizeof *generations);
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %u ids", capacity);
-        }
-        if (table->capacity) {
-            memcpy(slots, table->slots, table->capacity * sizeof *slots);
-            memcpy(generations, table->generations, table->capacity * sizeof *generations);
-        }
-        td_session_free(s, table->slots, table->capacity * sizeof *slots);
-        td_session_free(s, table->generations, table->capacity * sizeof *generations);
-        table->slots = slots;
-        table->generations = generations;
-        table->capacity = capacity;
-    }
-    table->generations[slot] = (table->generations[slot] + 1) & 0xffffff;
-    table->slots[slot] = object;
-    object->id = (uint64_t)kind << 60 | (uint64_t)s->salt << 48 | (uint64_t)table->generations[slot] << 24 | (slot + 1);
-    return TANDEM_OK;
-}
-
-void td_table_remove_locked(td_table *table, td_object *object)
-{
-    table->slots[(object->id & 0xffffff) - 1] = NULL;
-}
-
-td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, const char *what, char *why)
-{
-    const td_table *table = kind == TD_KIND_MEM        ? &s->mems
-                            : kind == TD_KIND_TIMELINE ? &s->timelines
-                            : kind == TD_KIND_MODEL    ? &s->models
-                                                       : &s->instances;
-    const uint64_t slot = (id & 0xffffff) - 1;
-    const char *is = "is not one of this session";
-
-    if (!id)
-        is = "names none";
-    else if (id >> 60 != (uint64_t)kind && kind_name(id >> 60)) {
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which is %s, not %s", what, id,
-                kind_name(id >> 60), kind_name(kind));
-        return NULL;
-    } else if (id >> 60 == (uint64_t)kind && (id >> 48 & 0xfff) == s->salt && (id & 0xffffff) &&
-               slot < table->capacity) {
-        td_object *object = table->slots[slot];
-
-        if (object && object->id == id && !object->closing && !object->retired)
-            return object;
-        is = "was destroyed";
-    }
-    td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which %s", what, id, is);
-    return NULL;
-}
-
-void td_object_release_locked(tandem_session *s, td_object *object)
-{
-    object->uses--;
-    if (object->closing)
-        pthread_cond_broadcast(&s->changed);
-    if (object->retired)
-        pthread_cond_signal(&s->reap);
-}
-
-tandem_status td_object_close_locked(tandem_session *s, td_object *object, const char *what, char *why)
-{
-    const uint64_t until = td_after(td_now_ns(), TD_CLOSE_BOUND_NS);
-
-    object->closing = true;
-    for (uint32_t i = 0; i < s->order_count; i++) {
-        td_job *job = s->order[i];
-        bool uses = (job->wait && &job->wait->object == object) || (job->signal && &job->signal->object == object);
-
-        for (uint32_t v = 0; v < job->view_count; v++)
-            uses = uses || (job->mems[v] && &job->mems[v]->object == object);
-        if (uses && !td_job_has_begun(job))
-            td_job_cancel_locked(s, job);
-    }
-    td_recorded_cancel_all_locked(s, object);
-    td_jobs_retire_given_up_locked(s);
-    for (;;) {
-        uint64_t now = td_now_ns();
-
-        td_jobs_advance_locked(s);
-        if (!object->uses || now >= until)
-            break;
-        td_cond_wait_until(s, &s->changed, td_after(now, td_gpu_signals(s) ? 200000 : 10000000));
-    }
-    if (!object->uses)
-        return TANDEM_OK;
-    object->closing = false;
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%s is 0x%" PRIx64 ", which a job still uses after 2 s", what,
-                   object->id);
-}
-
-/* Time. */
-
-void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_ns)
-{
-    td_cond_wait(cond, &s->lock, until_ns);
-}
-
-/* Sessions. */
 
 static tandem_status check_desc(const tandem_session_desc *desc, char *why)
 {

@@ -3,59 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <stdlib.h>
-
 #include "engine_plugin/client/network.h"
-#include "interop/os/file.h"
-#include "interop/os/memory.h"
-
-enum { PREFIX_BYTES = 8 /* a length */ };
-
-/* --- What a client reads of a model's file --- */
-
-static tandem_status keep_safetensors(const td_safetensors *file, int *fd, char *why)
-{
-    uint64_t bytes = 0;
-    tandem_status status = td_file_read(file->fd, 0, &bytes, PREFIX_BYTES, why, TD_WHY_BYTES);
-    void *header;
-
-    if (status != TANDEM_OK)
-        return status;
-    if (bytes > file->file_bytes - PREFIX_BYTES)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "the file has changed meanwhile");
-    header = malloc(PREFIX_BYTES + bytes);
-    if (!header)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the file's header");
-    status = td_file_read(file->fd, 0, header, PREFIX_BYTES + bytes, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK)
-        status = td_memfd_make_sparse("tandem-graph", header, PREFIX_BYTES + bytes, file->file_bytes, fd, why,
-                                      TD_WHY_BYTES);
-    free(header);
-    return status;
-}
-
-static tandem_status keep_gguf(const td_gguf *file, int *fd, char *why)
-{
-    uint64_t bytes = file->size;
-
-    for (uint32_t i = 0; i < file->tensor_count; i++)
-        bytes = file->tensors[i].offset < bytes ? file->tensors[i].offset : bytes;
-    return td_memfd_make_sparse("tandem-graph", file->bytes, bytes, file->size, fd, why, TD_WHY_BYTES);
-}
-
-/* The weights are a hole, which takes no memory. */
-tandem_status td_worker_model_keep_header(td_model_load *load, char *why)
-{
-    int fd = -1;
-    const tandem_status status =
-        load->gguf.bytes ? keep_gguf(&load->gguf, &fd, why) : keep_safetensors(&load->file, &fd, why);
-
-    if (status == TANDEM_OK) {
-        load->model->header = fd;
-        load->model->header_bytes = load->gguf.bytes ? load->gguf.size : load->file.file_bytes;
-    }
-    return status;
-}
 
 int td_worker_session_model_header(tandem_session *s, tandem_model model, uint64_t *bytes)
 {
@@ -73,8 +21,6 @@ int td_worker_session_model_header(tandem_session *s, tandem_model model, uint64
     pthread_mutex_unlock(&s->lock);
     return fd;
 }
-
-/* --- Models and instances --- */
 
 uint64_t td_worker_session_state_bytes(tandem_session *s, tandem_model model)
 {
