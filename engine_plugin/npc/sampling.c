@@ -407,16 +407,29 @@ static uint32_t most_likely(const td_sampler *s)
     return best;
 }
 
+/* All tokens whose bits are 0. */
+static void leave_out(td_sampler *s, const uint64_t *allowed)
+{
+    for (uint32_t i = 0; i < s->words; i++)
+        if (allowed[i / 64] == UINT64_MAX)
+            i |= 63;
+        else if (!(allowed[i / 64] >> i % 64 & 1))
+            s->logits[i] = NAN;
+}
+
 static bool cuts(float p)
 {
     return p > 0 && p < 1;
 }
 
-uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint32_t *history, size_t count)
+uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint64_t *allowed,
+                         const uint32_t *history, size_t count)
 {
     const td_sampling *how = &s->how;
 
     memcpy(s->logits, logits, s->words * sizeof *logits);
+    if (allowed)
+        leave_out(s, allowed);
     for (uint32_t i = 0; i < how->bias_count; i++)
         s->logits[how->biases[i].token] += how->biases[i].bias;
     penalise(s, history, count);

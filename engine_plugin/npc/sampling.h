@@ -55,8 +55,10 @@ tandem_status td_sampler_create(const td_sampling *how, uint32_t words, td_sampl
                                 size_t why_bytes);
 void td_sampler_destroy(td_sampler **sampler);
 
-/* The next token behind `count` others. Logits that are NaN are never taken. */
-uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint32_t *history, size_t count);
+/* The next token behind `count` others. Logits that are NaN are never taken, nor are tokens whose
+ * bit in `allowed`, token % 64 of [token / 64], is 0; NULL: all may be. */
+uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint64_t *allowed,
+                         const uint32_t *history, size_t count);
 
 /* A number from 0 to 1, not 1 itself: draw `index` of a seed. */
 double td_sampling_draw(uint64_t seed, uint64_t index);

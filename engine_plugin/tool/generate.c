@@ -270,7 +270,8 @@ static tandem_status say(saying *s)
 
     while (status == TANDEM_OK && s->tokens->count < most && !s->stops.found) {
         const uint32_t at = (uint32_t)s->tokens->count,
-                       next = td_sampler_next(s->sampler, s->l->speaker.logits, s->tokens->ids, at);
+                       next = td_sampler_next(s->sampler, s->l->speaker.logits, NULL,
+                                              s->tokens->ids, at);
 
         if (td_tokenizer_is_end(s->l->tokenizer, next))
             break;

@@ -270,7 +270,7 @@ static void test_against_a_plain_account(void **state)
                 logits[t] = (float)(spread * (uniform() + uniform() + uniform() - 1.5)) *
                             (n % 5 ? 1 : 0); /* now and then all are equal */
             const uint32_t want = plain_next(&how, how.temperature > 0 ? i : 0, logits, history, count),
-                           got = td_sampler_next(s, logits, history, count);
+                           got = td_sampler_next(s, logits, NULL, history, count);
             if (got != want)
                 fail_msg("case %u, token %u: %u, not %u", n, i, got, want);
         }
@@ -292,7 +292,7 @@ static void test_draws(void **state)
     (void)state;
     assert_int_equal(td_sampler_create(&how, 5, &s, NULL, 0), TANDEM_OK);
     for (int i = 0; i < DRAWS; i++)
-        counts[td_sampler_next(s, logits, NULL, 0)]++;
+        counts[td_sampler_next(s, logits, NULL, NULL, 0)]++;
     for (int i = 0; i < 5; i++)
         sum += p[i] = exp((double)logits[i] / (double)how.temperature);
     for (int i = 0; i < 5; i++)
@@ -314,7 +314,7 @@ static void test_seeds(void **state)
         how.seed = n == 2;
         assert_int_equal(td_sampler_create(&how, WORDS, &s, NULL, 0), TANDEM_OK);
         for (int i = 0; i < TOKENS; i++)
-            tokens[n][i] = td_sampler_next(s, logits, NULL, 0);
+            tokens[n][i] = td_sampler_next(s, logits, NULL, NULL, 0);
         td_sampler_destroy(&s);
     }
     assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
@@ -333,18 +333,48 @@ static void test_bad_logits(void **state)
 
     (void)state;
     assert_int_equal(td_sampler_create(&how, 4, &s, NULL, 0), TANDEM_OK);
-    assert_int_equal(td_sampler_next(s, logits, history, 3), 2);
+    assert_int_equal(td_sampler_next(s, logits, NULL, history, 3), 2);
     logits[2] = INFINITY;
-    assert_int_equal(td_sampler_next(s, logits, history, 3), 2);
+    assert_int_equal(td_sampler_next(s, logits, NULL, history, 3), 2);
     logits[2] = -INFINITY;
-    assert_int_equal(td_sampler_next(s, logits, history, 3), 1);
+    assert_int_equal(td_sampler_next(s, logits, NULL, history, 3), 1);
     logits[1] = logits[2] = NAN;
-    assert_int_equal(td_sampler_next(s, logits, history, 3), 0);
+    assert_int_equal(td_sampler_next(s, logits, NULL, history, 3), 0);
     td_sampler_destroy(&s);
     assert_int_equal(td_sampler_create(&(td_sampling){0}, 4, &s, NULL, 0), TANDEM_OK);
     logits[3] = -2, logits[1] = -3;
-    assert_int_equal(td_sampler_next(s, logits, history, 3), 3);
+    assert_int_equal(td_sampler_next(s, logits, NULL, history, 3), 3);
     td_sampler_destroy(&s);
+}
+
+/* What is not allowed might as well be no number. */
+static void test_allowed(void **state)
+{
+    enum { CASES = 200 };
+    const td_sampling how = {.temperature = 1, .top_k = 20, .top_p = 0.9f, .repetition = 1.1f};
+    float logits[WORDS], left[WORDS];
+    const uint32_t history[] = {1, 2, 3};
+    td_sampler *s[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(td_sampler_create(&how, WORDS, &s[i], NULL, 0), TANDEM_OK);
+    for (int n = 0; n < CASES; n++) {
+        uint64_t allowed[(WORDS + 63) / 64] = {0};
+
+        allowed[n % 3] = UINT64_MAX;
+        for (uint32_t t = 0; t < WORDS; t++) {
+            if (uniform() < 0.1)
+                allowed[t / 64] |= (uint64_t)1 << t % 64;
+            logits[t] = (float)(4 * uniform());
+            left[t] = allowed[t / 64] >> t % 64 & 1 ? logits[t] : NAN;
+        }
+        const uint32_t got = td_sampler_next(s[0], logits, allowed, history, 3);
+        assert_true(allowed[got / 64] >> got % 64 & 1);
+        assert_int_equal(got, td_sampler_next(s[1], left, NULL, history, 3));
+    }
+    for (int i = 0; i < 2; i++)
+        td_sampler_destroy(&s[i]);
 }
 
 static void test_refusals(void **state)
@@ -434,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_draws),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_bad_logits),
+        cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_stops),
     };
