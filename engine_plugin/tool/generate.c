@@ -2,14 +2,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/npc/chat.h"
-#include "engine_plugin/npc/sampling.h"
-#include "engine_plugin/npc/stops.h"
+#include "engine_plugin/npc/reply.h"
+#include "engine_plugin/npc/schema.h"
 #include "engine_plugin/tool/language.h"
 #include "interop/base.h"
 #include "kernels/graph.h"
@@ -27,6 +28,8 @@ const char *const tool_generate_help =
     "                   model wants around that\n"
     "  --tokens N       at most so many tokens of a reply; default: 128\n"
     "  --stop LIST      texts that end a reply, with | between; they are not shown\n"
+    "  --grammar F      a reply is what this grammar allows, in GBNF\n"
+    "  --json-schema F  it is JSON, as this schema says\n"
     "  --temperature T  how freely tokens are drawn, 1: as likely as the model says; default: 0, always\n"
     "                   the most likely one\n"
     "  --seed N         of what is drawn; default: 0\n"
@@ -55,7 +58,7 @@ const char *const tool_generate_help =
 enum { MOST_TOKENS = 1 << 20, LISTED = 64 /* stops, biases */ };
 
 typedef struct arguments {
-    const char *model, *prompt, *tokens, *stop, *attention, *rung, *threads;
+    const char *model, *prompt, *tokens, *stop, *grammar, *schema, *attention, *rung, *threads;
     const char *temperature, *seed, *top_k, *typical, *top_p, *min_p, *xtc, *xtc_from, *repetition,
         *frequency, *presence, *penalty_last, *dry, *dry_base, *dry_length, *bias;
     bool plain, json;
@@ -163,6 +166,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
         {"--model", &a->model, NULL},           {"--prompt", &a->prompt, NULL},
         {"--plain", NULL, &a->plain},           {"--tokens", &a->tokens, NULL},
         {"--stop", &a->stop, NULL},             {"--temperature", &a->temperature, NULL},
+        {"--grammar", &a->grammar, NULL},       {"--json-schema", &a->schema, NULL},
         {"--seed", &a->seed, NULL},             {"--top-k", &a->top_k, NULL},
         {"--typical", &a->typical, NULL},       {"--top-p", &a->top_p, NULL},
         {"--min-p", &a->min_p, NULL},           {"--xtc", &a->xtc, NULL},
@@ -179,6 +183,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
     if (!a->model || !a->prompt)
         return tool_usage("generate", "%s is missing; `tandem help generate` explains it",
                           !a->model ? "--model" : "--prompt");
+    if (a->grammar && a->schema)
+        return tool_usage("generate", "--grammar and --json-schema go alone");
     if (!tool_precision("generate", "--attention", a->attention, &a->precision) ||
         !tool_rung("generate", a->rung, &a->rung_value) || read_numbers(a) != TOOL_OK ||
         read_biases(a) != TOOL_OK || read_stops(a) != TOOL_OK)
@@ -219,17 +225,6 @@ static tandem_status encode(const arguments *a, tool_language *l, const char *te
 
 /* --- The reply --- */
 
-/* A reply in the making. */
-typedef struct saying {
-    const arguments *a;
-    tool_language *l;
-    td_tokens *tokens; /* the prompt, and what was said */
-    td_sampler *sampler;
-    td_decoder decoder;
-    td_stops stops;
-    char *text; /* room for a token's */
-} saying;
-
 static void print_json(const td_tokens *tokens, size_t prompt, double prompt_ms, double reply_ms)
 {
     printf("{\"prompt\": %zu, \"prompt_ms\": %.3f, \"reply_ms\": %.3f, \"tokens\": [", prompt,
@@ -239,125 +234,124 @@ static void print_json(const td_tokens *tokens, size_t prompt, double prompt_ms,
     printf("]}\n");
 }
 
-/* What the text gains, as far as it is no stop. */
-static tandem_status show(saying *s, size_t bytes)
-{
-    const char *shown;
-    size_t count;
-    const tandem_status status = td_stops_add(&s->stops, s->text, bytes, &shown, &count);
-
-    fwrite(shown, 1, count, stdout);
-    fflush(stdout);
-    return status;
-}
-
-static void show_rest(saying *s)
-{
-    const char *shown;
-    size_t count;
-
-    show(s, td_decoder_end(&s->decoder, s->text));
-    td_stops_end(&s->stops, &shown, &count);
-    fwrite(shown, 1, count, stdout);
-    putchar('\n');
-}
-
 /* One token after the other. */
-static tandem_status say(saying *s)
+static tandem_status say(tool_language *l, td_reply *r, td_tokens *tokens)
 {
-    const size_t most = s->tokens->count + s->a->token_count;
     tandem_status status = TANDEM_OK;
+    const char *text;
+    size_t bytes;
 
-    while (status == TANDEM_OK && s->tokens->count < most && !s->stops.found) {
-        const uint32_t at = (uint32_t)s->tokens->count,
-                       next = td_sampler_next(s->sampler, s->l->speaker.logits, NULL,
-                                              s->tokens->ids, at);
+    while (status == TANDEM_OK) {
+        const uint32_t at = (uint32_t)tokens->count;
 
-        if (td_tokenizer_is_end(s->l->tokenizer, next))
+        status = td_reply_next(r, l->speaker.logits, tokens, &text, &bytes, l->why, sizeof l->why);
+        if (status != TANDEM_OK)
+            return status;
+        fwrite(text, 1, bytes, stdout);
+        fflush(stdout);
+        if (td_reply_state_of(r) != TD_REPLY_GOES_ON)
             break;
-        status = td_tokens_add(s->tokens, next);
-        if (status == TANDEM_OK)
-            status = show(s, td_decoder_add(&s->decoder, next, s->text));
-        if (status == TANDEM_OK && s->tokens->count < most && !s->stops.found)
-            status = td_speaker_read(&s->l->speaker, &next, at, 1);
+        if (!tool_language_done(l, td_speaker_read(&l->speaker, &tokens->ids[at], at, 1)))
+            status = TANDEM_ERROR_DEVICE;
     }
+    putchar('\n');
     return status;
 }
 
 /* Behind the prompt. */
-static bool reply(saying *s)
+static bool reply(const arguments *a, tool_language *l, td_reply *r, td_tokens *tokens)
 {
-    const size_t prompt = s->tokens->count;
+    const size_t prompt = tokens->count;
     const uint64_t begin = td_now_ns();
 
-    if (!tool_language_done(s->l,
-                            td_speaker_read(&s->l->speaker, s->tokens->ids, 0, (uint32_t)prompt)))
+    if (!tool_language_done(l, td_speaker_read(&l->speaker, tokens->ids, 0, (uint32_t)prompt)))
         return false;
     const uint64_t read = td_now_ns();
-    const tandem_status status = say(s);
-    show_rest(s);
-    if (s->a->json && status == TANDEM_OK)
-        print_json(s->tokens, prompt, 1e-6 * (double)(read - begin),
+    if (say(l, r, tokens) != TANDEM_OK)
+        return false;
+    if (a->json)
+        print_json(tokens, prompt, 1e-6 * (double)(read - begin),
                    1e-6 * (double)(td_now_ns() - read));
-    return tool_language_done(s->l, status);
+    return true;
 }
 
-/* Tokens that end what DRY takes for one: line ends, and what stands around names and quotes. */
-static tandem_status find_breaks(const td_tokenizer *t, td_tokens *breaks)
+/* --- What a reply must be --- */
+
+/* A file that the caller frees; NULL: it cannot be read. */
+static char *read_file(const char *path, size_t *bytes)
 {
-    static const char *const texts[] = {"\n", ":", "\"", "*"};
-    tandem_status status = TANDEM_OK;
+    FILE *file = fopen(path, "rb");
+    char *text = file ? malloc(TD_GRAMMAR_BYTES + 1) : NULL;
 
-    for (size_t i = 0; i < sizeof texts / sizeof *texts && status == TANDEM_OK; i++) {
-        const td_text_part part = {texts[i], strlen(texts[i]), false};
-        char why[200];
-
-        status = td_tokenizer_encode(t, &part, 1, breaks, why, sizeof why);
+    *bytes = text ? fread(text, 1, TD_GRAMMAR_BYTES + 1, file) : 0;
+    if (text && ferror(file)) {
+        free(text);
+        text = NULL;
     }
-    return status;
+    if (file)
+        fclose(file);
+    return text;
 }
 
-static int begin_reply(const arguments *a, tool_language *l, td_tokens *tokens, td_tokens *breaks)
+/* That of --grammar or --json-schema: an exit status. */
+static int read_grammar(const arguments *a, td_grammar **out)
 {
-    saying s = {.a = a,
-                .l = l,
-                .tokens = tokens,
-                .decoder = td_decoder_begin(l->tokenizer, false),
-                .stops = {.texts = a->stops, .count = a->stop_count},
-                .text = malloc(td_decoder_room(l->tokenizer))};
-    td_sampling how = a->how;
-    int status = TOOL_OK;
+    const char *option = a->grammar ? "--grammar" : "--json-schema",
+               *path = a->grammar ? a->grammar : a->schema;
+    char why[400], *translated = NULL;
+    size_t bytes;
+    char *text = read_file(path, &bytes);
 
-    how.dry_breaks = breaks->ids;
-    how.dry_break_count = (uint32_t)breaks->count;
-    if (td_sampler_create(&how, l->speaker.words, &s.sampler, l->why, sizeof l->why) != TANDEM_OK)
+    if (!text)
+        return tool_fail("generate", "%s '%s': %s", option, path, strerror(errno));
+    tandem_status status = a->schema ? td_schema_to_grammar(text, bytes, &translated, why, sizeof why) : TANDEM_OK;
+    if (status == TANDEM_OK && translated)
+        status = td_grammar_create(translated, strlen(translated), out, why, sizeof why);
+    else if (status == TANDEM_OK)
+        status = td_grammar_create(text, bytes, out, why, sizeof why);
+    free(translated);
+    free(text);
+    return status == TANDEM_OK ? TOOL_OK
+                               : tool_fail("generate", "%s '%s': %s", option, path, why);
+}
+
+static int begin_reply(const arguments *a, tool_language *l, td_tokens *tokens)
+{
+    td_reply_desc desc = {.tokenizer = l->tokenizer,
+                          .how = a->how,
+                          .stops = a->stops,
+                          .stop_count = a->stop_count,
+                          .most_tokens = (uint32_t)a->token_count};
+    td_grammar *grammar = NULL;
+    td_token_tree *tree = NULL;
+    td_reply *r = NULL;
+    int status = a->grammar || a->schema ? read_grammar(a, &grammar) : TOOL_OK;
+
+    desc.grammar = grammar;
+    if (status == TOOL_OK && grammar && td_token_tree_create(l->tokenizer, &tree) != TANDEM_OK)
+        status = tool_fail("generate", "no memory for a vocabulary");
+    desc.tree = tree;
+    if (status == TOOL_OK && td_reply_create(&desc, &r, l->why, sizeof l->why) != TANDEM_OK)
         status = tool_usage("generate", "%s", l->why);
-    else if (!s.text || !reply(&s))
-        status = tool_fail("generate", "%s", s.text ? l->why : "no memory for a text");
-    td_sampler_destroy(&s.sampler);
-    td_stops_free(&s.stops);
-    free(s.text);
+    if (status == TOOL_OK && !reply(a, l, r, tokens))
+        status = tool_fail("generate", "%s", l->why);
+    td_reply_destroy(&r);
+    td_token_tree_destroy(&tree);
+    td_grammar_destroy(&grammar);
     return status;
 }
 
 static int run(const arguments *a, tool_language *l, td_tokens *tokens, const char *text,
                size_t bytes)
 {
-    td_tokens breaks = {0};
-
     if (!tool_language_open(l, a->model) || encode(a, l, text, bytes, tokens) != TANDEM_OK)
         return tool_fail("generate", "%s", l->why);
-    int status = tool_language_begin(
+    const int status = tool_language_begin(
         l, "generate", a->rung_value, (uint32_t)a->thread_count,
         &(td_speaker_desc){.path = a->model,
                            .context = (uint32_t)(tokens->count + a->token_count),
                            .precision = a->precision});
-    if (status == TOOL_OK && find_breaks(l->tokenizer, &breaks) != TANDEM_OK)
-        status = tool_fail("generate", "no memory for tokens");
-    if (status == TOOL_OK)
-        status = begin_reply(a, l, tokens, &breaks);
-    td_tokens_free(&breaks);
-    return status;
+    return status == TOOL_OK ? begin_reply(a, l, tokens) : status;
 }
 
 int tool_generate(int argc, char **argv)

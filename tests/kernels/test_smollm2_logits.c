@@ -136,7 +136,7 @@ static void test_plans(void **state)
 /* What the tool prints for some arguments begins so. */
 static void check_tool(const char *says, const char *arguments, const char *begins)
 {
-    char command[SMOLLM2_PATH_BYTES + 200], text[400] = "";
+    char command[SMOLLM2_PATH_BYTES + 400], text[400] = "";
 
     snprintf(command, sizeof command, "./tandem %s --model '%s' %s", says, path, arguments);
     FILE *tool = popen(command, "r");
@@ -160,6 +160,15 @@ static void test_tool(void **state)
                "The capital of France\n");
     check_tool("generate", "--bias 504:-100 --tokens 1 --json --prompt 'What is the capital of France?'",
                "L\n{\"prompt\": 16, ");
+    check_tool("generate",
+               "--grammar /dev/stdin --prompt 'What is the capital of France?' <<'END'\n"
+               "root ::= \"It is \" [A-Z] [a-z]{1,9} \".\"\nEND\n",
+               "It is Paris.\n");
+    check_tool("generate",
+               "--json-schema /dev/stdin --prompt 'The capital of France, as JSON?' <<'END'\n"
+               "{\"properties\": {\"capital\": {\"type\": \"string\", \"maxLength\": 5}, \"big\": "
+               "{\"type\": \"boolean\"}}, \"required\": [\"capital\", \"big\"]}\nEND\n",
+               "{\n  \"capital\": \"Paris\",\"big\":");
     check_tool("perplexity", "--text 'Monday, Tuesday, Wednesday, Thursday, Friday, Saturday'",
                "perplexity ");
 }

@@ -145,6 +145,7 @@ class Generate(unittest.TestCase):
             (("--model", path, "--prompt", "e", "--bias", "1:2,3"), 2, '--bias "3" is not a token and a number'),
             (("--model", path, "--prompt", "e", "--bias", ",".join(["1:2"] * 65)), 2, "--bias has more than 64 tokens"),
             (("--model", path, "--plain", "--prompt", "-"), 1, "the text has no token"),
+            (("--model", path, "--prompt", "e", "--grammar", path, "--json-schema", path), 2, "go alone"),
             (("--model", path, "--prompt", "e"), 1, "speechless.gguf", 'general.architecture', "is not there"),
             (("--model", unknown, "--prompt", "e"), 1, "in no form that is known", "--plain"),
             (("--model", FOLDER / "none.gguf", "--prompt", "e"), 1, "none.gguf", "No such file"),
