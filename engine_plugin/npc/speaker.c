@@ -56,8 +56,9 @@ tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *de
                                            .precision = desc->precision};
     tandem_status status;
 
-    *speaker = (td_speaker){.session = session};
-    status = tandem_model_create(session, &model, &speaker->model);
+    *speaker = (td_speaker){
+        .session = session, .model = desc->model, .owns_model = desc->path != NULL};
+    status = desc->path ? tandem_model_create(session, &model, &speaker->model) : TANDEM_OK;
     if (status == TANDEM_OK)
         status = read_sizes(speaker);
     if (status == TANDEM_OK)
@@ -71,7 +72,9 @@ tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *de
 
 void td_speaker_close(td_speaker *speaker)
 {
-    if (speaker->model)
+    if (speaker->instance)
+        tandem_instance_destroy(speaker->session, speaker->instance);
+    if (speaker->owns_model && speaker->model)
         tandem_model_destroy(speaker->session, speaker->model);
     if (speaker->mem)
         tandem_mem_destroy(speaker->session, speaker->mem);
@@ -119,13 +122,10 @@ static tandem_status prepare(td_speaker *s, uint32_t tokens, uint32_t wanted)
     return TANDEM_OK;
 }
 
-static tandem_status run(td_speaker *s)
+static tandem_status submit(td_speaker *s, tandem_ticket *ticket)
 {
     const uint32_t numbers[NUMBERS] = {1, s->tokens, s->wanted};
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
-    tandem_job_report report = {.struct_bytes = sizeof report};
-    tandem_ticket ticket;
-    tandem_status status;
 
     job.op.run = (tandem_run){.instance = s->instance,
                               .bindings = &s->view,
@@ -134,17 +134,11 @@ static tandem_status run(td_speaker *s)
                               .number_count = NUMBERS,
                               .uniforms = s->uniforms,
                               .uniform_bytes = s->uniform_bytes};
-    status = tandem_submit(s->session, &job, &ticket);
-    if (status != TANDEM_OK)
-        return status;
-    status = tandem_wait(s->session, ticket, UINT64_MAX, &report);
-    if (status == TANDEM_OK && report.state != TANDEM_JOB_DONE)
-        status = report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST;
-    return status;
+    return tandem_submit(s->session, &job, ticket);
 }
 
-tandem_status td_speaker_compute(td_speaker *s, const uint32_t *ids, uint32_t first,
-                                 uint32_t count, uint32_t wanted)
+tandem_status td_speaker_submit(td_speaker *s, const uint32_t *ids, uint32_t first, uint32_t count,
+                                uint32_t wanted, tandem_ticket *ticket)
 {
     const tandem_status status = prepare(s, count, wanted);
 
@@ -156,7 +150,22 @@ tandem_status td_speaker_compute(td_speaker *s, const uint32_t *ids, uint32_t fi
     }
     for (uint32_t i = 0; i < wanted; i++)
         ((int32_t *)(void *)(s->uniforms + s->rows))[i] = (int32_t)(count - wanted + i);
-    return run(s);
+    return submit(s, ticket);
+}
+
+tandem_status td_speaker_compute(td_speaker *s, const uint32_t *ids, uint32_t first,
+                                 uint32_t count, uint32_t wanted)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_ticket ticket;
+    tandem_status status = td_speaker_submit(s, ids, first, count, wanted, &ticket);
+
+    if (status != TANDEM_OK)
+        return status;
+    status = tandem_wait(s->session, ticket, UINT64_MAX, &report);
+    if (status == TANDEM_OK && report.state != TANDEM_JOB_DONE)
+        status = report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST;
+    return status;
 }
 
 tandem_status td_speaker_read(td_speaker *s, const uint32_t *ids, uint32_t first, uint32_t count)

@@ -16,7 +16,8 @@
 enum { TD_SPEAKER_PART = 64 /* tokens that are read at once, at most */ };
 
 typedef struct td_speaker_desc {
-    const char *path;   /* a GGUF file */
+    const char *path;   /* a GGUF file, or NULL: */
+    tandem_model model; /* one that was created of such a file, which stays the caller's */
     uint32_t context;   /* tokens of the sequence, at most; 0: as many as the model was trained for */
     uint32_t precision; /* tandem_precision of attention; AUTO: f16 */
     bool all_logits;    /* of all tokens of a part; else of the last one */
@@ -25,6 +26,7 @@ typedef struct td_speaker_desc {
 typedef struct td_speaker {
     tandem_session *session; /* the caller's */
     tandem_model model;
+    bool owns_model;
     tandem_instance instance;
     tandem_mem mem; /* of logits */
     tandem_view view;
@@ -43,7 +45,11 @@ tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *de
 /* Accepts empty ones. */
 void td_speaker_close(td_speaker *speaker);
 
-/* `count` tokens, at most TD_SPEAKER_PART, from position `first` on: logits of the last `wanted`. */
+/* `count` tokens, at most TD_SPEAKER_PART, from position `first` on: logits of the last `wanted`,
+ * once the job is done. One at a time. */
+tandem_status td_speaker_submit(td_speaker *speaker, const uint32_t *ids, uint32_t first,
+                                uint32_t count, uint32_t wanted, tandem_ticket *ticket);
+/* The same, and waits for it. */
 tandem_status td_speaker_compute(td_speaker *speaker, const uint32_t *ids, uint32_t first,
                                  uint32_t count, uint32_t wanted);
 /* Any number of tokens: logits of the last one. */
