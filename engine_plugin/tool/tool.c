@@ -38,6 +38,7 @@ static const struct {
     {"calibrate", tool_calibrate},
     {"run", tool_run},
     {"plan", tool_plan},
+    {"denoise", tool_denoise},
     {"fetch", tool_fetch},
     {"tokenize", tool_tokenize},
     {"generate", tool_generate},

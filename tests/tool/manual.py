@@ -15,7 +15,7 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan fetch tokenize generate logits perplexity doctor info top bench bench-handover bench-attention bench-linear bench-daemon
+TOPICS = """sample-qkv attend accuracy calibrate run plan denoise fetch tokenize generate logits perplexity doctor info top bench bench-handover bench-attention bench-linear bench-daemon
 tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c"}
@@ -64,11 +64,12 @@ class Manual(unittest.TestCase):
                     needs = ["fp22"] if topic == "probe" else []
                     needs += ["--in", "F", "--out", "G", "--precision", "8b"] if topic == "attend" else []
                     needs += ["--out", "G"] if topic == "sample-qkv" else []
-                    needs += ["--model", "M"] if topic in ("plan", "run", "tokenize", "generate", "logits", "perplexity") else []
+                    needs += ["--model", "M"] if topic in ("plan", "run", "denoise", "tokenize", "generate", "logits", "perplexity") else []
                     needs += ["--prompt", "T"] if topic == "generate" else []
                     needs += ["--tokens", "1", "--out", "G"] if topic == "logits" else []
                     needs += ["--text", "T"] if topic == "perplexity" else []
                     needs += ["--in", "F", "--out", "G"] if topic == "run" else []
+                    needs += ["--frame", "F", "--out", "G"] if topic == "denoise" else []
                     needs += ["--prove"] if topic == "tune" else []
                     run = tool(*topic.replace("bench-", "bench ").split(), *needs, option, "no-such-word")
                     self.assertEqual(run.returncode, 2, run.stderr)

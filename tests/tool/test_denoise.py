@@ -1,0 +1,231 @@
+"""`tandem denoise`: its files, what it prints beside numpy, and its manners, by a network that multiplies color and albedo.
+
+SPDX-License-Identifier: Apache-2.0
+
+usage: test_denoise.py BUILD_FOLDER [unittest arguments]
+"""
+import json
+import pathlib
+import re
+import struct
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import numpy as np
+import oracle as R
+from tool import rig
+from tool.rig import FOLDER, tool
+
+f32 = np.float32
+IMAGE = ["height", "width", 3]
+GRAPH = {
+    "version": 1,
+    "numbers": {"width": 4096, "height": 4096},
+    "tensors": {
+        "color": {"role": "input", "dtype": "F32", "shape": IMAGE},
+        "albedo": {"role": "input", "dtype": "F32", "shape": IMAGE},
+        "out": {"role": "output", "dtype": "F32", "shape": IMAGE},
+    },
+    "nodes": [{"operation": "binary", "batch": 1, "heads": "height", "rows": "width", "channels": 3, "kind": 1,
+               "views": {"a": "color", "b": "albedo", "y": "out"}}],
+}
+
+
+def model(path, graph=GRAPH):
+    R.save(path, {}, {"tandem.graph": json.dumps(graph)})
+    return path
+
+
+def pfm(path, picture, order="<"):
+    kind = b"PF" if picture.shape[2] == 3 else b"Pf"
+    head = kind + b"\n%d %d\n%s\n" % (picture.shape[1], picture.shape[0], b"-1.0" if order == "<" else b"1.0")
+    path.write_bytes(head + np.ascontiguousarray(picture[::-1]).astype(order + "f4").tobytes())
+    return path
+
+
+def load_pfm(path):
+    kind, size, scale, data = path.read_bytes().split(b"\n", 3)
+    width, height = map(int, size.split())
+    assert (kind, scale) == (b"PF", b"-1.0")
+    return np.frombuffer(data, "<f4").reshape(height, width, 3)[::-1]
+
+
+def exr(path, picture):
+    """The plainest EXR: scanlines of halves, not packed."""
+    height, width, _ = picture.shape
+
+    def attribute(name, kind, value):
+        return name + b"\0" + kind + b"\0" + struct.pack("<i", len(value)) + value
+
+    box = struct.pack("<4i", 3, -2, 3 + width - 1, -2 + height - 1)  # the data window need not begin at 0
+    channels = b"".join(name + b"\0" + struct.pack("<iBBBBii", 1, 0, 0, 0, 0, 1, 1) for name in (b"layer.B", b"layer.G", b"layer.R"))
+    head = b"\x76\x2f\x31\x01\x02\0\0\0" + b"".join((
+        attribute(b"channels", b"chlist", channels + b"\0"), attribute(b"compression", b"compression", b"\0"),
+        attribute(b"dataWindow", b"box2i", box), attribute(b"displayWindow", b"box2i", box),
+        attribute(b"lineOrder", b"lineOrder", b"\0"), attribute(b"pixelAspectRatio", b"float", struct.pack("<f", 1)),
+        attribute(b"screenWindowCenter", b"v2f", struct.pack("<2f", 0, 0)), attribute(b"screenWindowWidth", b"float", struct.pack("<f", 1)),
+    )) + b"\0"
+    line = 8 + 6 * width
+    table = b"".join(struct.pack("<Q", len(head) + 8 * height + y * line) for y in range(height))
+    rows = b"".join(struct.pack("<ii", y - 2, 6 * width) + picture[y].T[::-1].astype("<f2").tobytes() for y in range(height))
+    path.write_bytes(head + table + rows)
+    return path
+
+
+def shown(x):
+    x = np.where(np.isfinite(x), np.maximum(x, 0), 0).astype(np.float64)
+    return x / (1 + x)
+
+
+def quality(x, r):
+    """PSNR, SSIM and relMSE, as `tandem help denoise` says."""
+    a, b = shown(x), shown(r)
+    psnr = -10 * np.log10(np.mean((a - b) ** 2))
+    weights = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5 ** 2))
+    weights /= weights.sum()
+
+    def mean(z):
+        for axis in (0, 1):
+            windows = np.lib.stride_tricks.sliding_window_view(z, 11, axis)
+            z = windows @ weights
+        return z
+
+    ma, mb, va, vb, cov = mean(a), mean(b), mean(a * a), mean(b * b), mean(a * b)
+    va, vb, cov = va - ma * ma, vb - mb * mb, cov - ma * mb
+    ssim = np.mean((2 * ma * mb + 1e-4) * (2 * cov + 9e-4) / ((ma * ma + mb * mb + 1e-4) * (va + vb + 9e-4)))
+    p, q = (np.where(np.isfinite(z), np.maximum(z, 0), 0).astype(np.float64) for z in (x, r))
+    return psnr, ssim, np.mean((p - q) ** 2 / (q * q + 0.01))
+
+
+class Denoise(unittest.TestCase):
+    def setUp(self):
+        r = np.random.default_rng(5)
+        self.model = model(FOLDER / "denoise_model.safetensors")
+        self.color = r.lognormal(-1, 1, (37, 24, 3)).astype(f32)
+        self.albedo = r.random((37, 24, 3)).astype(f32)
+        self.reference = (self.color * self.albedo * r.lognormal(0, 0.2, self.color.shape)).astype(f32)
+
+    def denoise(self, *args):
+        run = tool("denoise", "--model", self.model, "--rung", "cpu", *args)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        return run.stdout
+
+    def refused(self, status, words, *args):
+        run = tool("denoise", *args)
+        self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (status, "", 1), run.stderr)
+        self.assertIn(words, run.stderr)
+
+    def frame(self, name, **tensors):
+        path = FOLDER / name
+        R.save(path, {key: ("F16" if x.dtype == np.float16 else "F32", x) for key, x in tensors.items()})
+        return path
+
+    def test_frames(self):
+        out = FOLDER / "denoised.safetensors"
+        for dtype in (np.float32, np.float16):
+            color, albedo = self.color.astype(dtype), self.albedo.astype(dtype)
+            text = self.denoise("--frame", self.frame("frame.safetensors", color=color, albedo=albedo, other=np.zeros(3, f32)), "--out", out)
+            self.assertRegex(text, r"^24 x 37 on cpu \([\w-]+\): [\d.]+ ms -> ")
+            tensors, _ = R.load(out)
+            self.assertEqual({name: kind for name, (kind, _) in tensors.items()}, {"color": "F32"})
+            np.testing.assert_array_equal(tensors["color"][1], color.astype(f32) * albedo.astype(f32))
+        self.denoise("--frame", self.frame("frame.safetensors", color=self.color), "--out", out)
+        np.testing.assert_array_equal(R.load(out)[0]["color"][1], self.color)  # without an albedo it is 1
+
+    def test_pictures(self):
+        color, albedo, out = pfm(FOLDER / "color.pfm", self.color), pfm(FOLDER / "albedo.pfm", self.albedo, ">"), FOLDER / "out.pfm"
+        self.denoise("--color", color, "--albedo", albedo, "--out", out)
+        np.testing.assert_array_equal(load_pfm(out), self.color * self.albedo)
+        gray = pfm(FOLDER / "gray.pfm", self.color[..., :1])
+        self.refused(1, "has one channel, not three", "--model", self.model, "--color", gray, "--out", out)
+
+    def test_png(self):
+        color, out = pfm(FOLDER / "color.pfm", self.color), FOLDER / "out.png"
+        run = tool("denoise", "--model", self.model, "--rung", "cpu", "--color", color, "--out", out)
+        if "that this build knows" in run.stderr:
+            self.skipTest("built without libpng")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.denoise("--color", out, "--out", FOLDER / "again.pfm")
+        linear, codes = np.clip(self.color, 0, 1), load_pfm(FOLDER / "again.pfm")
+        srgb = lambda x: np.where(x <= 0.0031308, 12.92 * x, 1.055 * x ** (1 / 2.4) - 0.055)
+        self.assertLess(np.abs(srgb(linear) - srgb(codes)).max(), 0.51 / 255 + 1e-3)
+
+    def test_exr(self):
+        path, out = exr(FOLDER / "color.exr", self.color), FOLDER / "out.exr"
+        run = tool("denoise", "--model", self.model, "--rung", "cpu", "--color", path, "--out", out)
+        if "that this build knows" in run.stderr:
+            self.skipTest("built without OpenEXR")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.denoise("--color", out, "--out", FOLDER / "again.pfm")
+        np.testing.assert_array_equal(load_pfm(FOLDER / "again.pfm"), self.color.astype(np.float16).astype(f32))
+        whole = path.read_bytes()
+        for cut in (0, 3, 40, 300, len(whole) - 1):
+            path.write_bytes(whole[:cut])
+            self.refused(1, '--color "', "--model", self.model, "--color", path, "--out", out)
+
+    def test_quality(self):
+        color = self.color.copy()
+        color[3, 4] = np.nan, np.inf, -1
+        frame = self.frame("frame.safetensors", color=color, albedo=self.albedo, reference=self.reference)
+        text = self.denoise("--frame", frame, "--reference", frame, "--out", FOLDER / "denoised.safetensors")
+        number = r"(-?[\d.e+-]+)"
+        found = re.search(rf"PSNR {number} dB \(input {number}\), SSIM {number} \({number}\), relMSE {number} \({number}\)", text)
+        after, before = ([float(found[i]) for i in (first, first + 2, first + 4)] for first in (1, 2))
+        for got, picture in ((after, color * self.albedo), (before, color)):
+            for a, b, near in zip(got, quality(picture, self.reference), (0.006, 6e-5, 1e-3)):
+                self.assertLess(abs(a - b), near * max(1, abs(b)), (got, quality(picture, self.reference)))
+
+    def test_sequences(self):
+        for number in (1, 2, 3):
+            self.frame(f"s.{number:04}.safetensors", color=self.color * f32(number), reference=self.reference)
+        text = self.denoise("--sequence", FOLDER / "s.%04d.safetensors", "--out", FOLDER / "t.%d.pfm", "--reference", FOLDER / "s.%04d.safetensors")
+        self.assertEqual(text.count("PSNR"), 3)
+        for number in (1, 2, 3):
+            np.testing.assert_array_equal(load_pfm(FOLDER / f"t.{number}.pfm"), self.color * f32(number))
+        for bad in ("t.pfm", "t.%s.pfm", "t.%d.%d.pfm", "t.%00d.pfm", "t.%"):
+            self.refused(1, "one %d or %04d", "--model", self.model, "--sequence", FOLDER / "s.%04d.safetensors", "--out", FOLDER / (bad + ".pfm"))
+        self.refused(1, "there is no frame 0 or 1", "--model", self.model, "--sequence", FOLDER / "u.%d.safetensors", "--out", FOLDER / "t.%d.pfm")
+
+    def test_refusals(self):
+        frame, out = self.frame("frame.safetensors", color=self.color), FOLDER / "out.pfm"
+        start = ["--model", self.model]
+        for status, words, *args in (
+            (2, "--model is missing"),
+            (2, "--out is missing", *start),
+            (2, "one of --color, --frame and --sequence", *start, "--out", out),
+            (2, "one of --color, --frame and --sequence", *start, "--out", out, "--frame", frame, "--color", frame),
+            (2, "--depth goes with --color", *start, "--out", out, "--frame", frame, "--depth", frame),
+            (2, '--rung "nine" is none of', *start, "--out", out, "--frame", frame, "--rung", "nine"),
+            (1, "pictures that this build knows end in .pfm", *start, "--out", FOLDER / "out.jpg", "--frame", frame),
+            (1, "No such file", *start, "--out", out, "--frame", FOLDER / "nowhere.safetensors"),
+            (1, "No such file", *start, "--out", out, "--color", FOLDER / "nowhere.pfm"),
+            (1, "No such file", *start, "--out", FOLDER / "nowhere/out.pfm", "--frame", frame),
+            (1, 'has no tensor "color"', *start, "--out", out, "--frame", self.model),
+            (1, 'has no tensor "reference" or "color"', *start, "--out", out, "--frame", frame, "--reference", self.model),
+            (1, "--reference is 9 x 5, color 24 x 37", *start, "--out", out, "--frame", frame, "--reference", pfm(FOLDER / "r.pfm", np.zeros((5, 9, 3)))),
+        ):
+            self.refused(status, words, *args)
+        for words, tensor in (("must be [height, width, 3], F16 or F32", self.color[..., :2]), ("must have 1 to 16384", np.zeros((0, 4, 3), f32))):
+            self.refused(1, words, *start, "--out", out, "--frame", self.frame("bad.safetensors", color=tensor))
+        for words, change in (
+            ("a denoiser's numbers are height and width", {"numbers": {"width": 9, "rows": 9}, "tensors": {
+                name: {**of, "shape": ["rows", "width", 3]} for name, of in GRAPH["tensors"].items()}, "nodes": [{**GRAPH["nodes"][0], "heads": "rows"}]}),
+            ('"albedo" must be F32, [height, width, 3]', {"tensors": {**GRAPH["tensors"], "albedo": {"role": "input", "dtype": "F16", "shape": IMAGE}}}),
+            ("numbers[1] is 37; height must be 1 to 36", {"numbers": {"width": 4096, "height": 36}}),
+        ):
+            self.refused(1, words, "--model", model(FOLDER / "bad_model.safetensors", {**GRAPH, **change}), "--frame", frame, "--out", out)
+        cut = FOLDER / "cut.pfm"
+        cut.write_bytes(pfm(cut, self.color).read_bytes()[:-1])
+        self.refused(1, "ends before its last row", *start, "--color", cut, "--out", out)
+        cut.write_bytes(b"PF\n0 3\n-1.0\n")
+        self.refused(1, "has no width and height", *start, "--color", cut, "--out", out)
+
+
+if __name__ == "__main__":
+    with rig.folder:
+        result = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], exit=False).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"test_denoise: {result.testsRun} tests, {bad} failed, {len(result.skipped)} skipped")
+    sys.exit(1 if bad else 0)
