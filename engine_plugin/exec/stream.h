@@ -11,9 +11,8 @@
 #ifndef TANDEM_EXEC_STREAM_H
 #define TANDEM_EXEC_STREAM_H
 
-#include <pthread.h>
-
 #include "engine_plugin/exec/exec.h"
+#include "interop/os/thread.h"
 
 enum {
     TD_STREAM_TIMES = 256,
