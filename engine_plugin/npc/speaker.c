@@ -51,7 +51,7 @@ tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *de
                               td_speaker *speaker)
 {
     const tandem_model_desc model = {
-        .struct_bytes = sizeof model, .path = desc->path, .sequences = 1, .context = desc->context};
+        .struct_bytes = sizeof model, .path = desc->path, .context = desc->context};
     const tandem_instance_desc instance = {.struct_bytes = sizeof instance,
                                            .precision = desc->precision};
     tandem_status status;

@@ -51,6 +51,8 @@ const char *const tool_generate_help =
     "                   the precision of attention; default: auto, which is f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
+    "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
+    "                   model_dir of its own\n"
     "  --threads N      threads that a CPU computes on; default: all cores\n"
     "  --json           the tokens and times as JSON, behind the text\n";
 /* clang-format on */
@@ -58,7 +60,7 @@ const char *const tool_generate_help =
 enum { MOST_TOKENS = 1 << 20, LISTED = 64 /* stops, biases */ };
 
 typedef struct arguments {
-    const char *model, *prompt, *tokens, *stop, *grammar, *schema, *attention, *rung, *threads;
+    const char *model, *prompt, *tokens, *stop, *grammar, *schema, *attention, *rung, *socket, *threads;
     const char *temperature, *seed, *top_k, *typical, *top_p, *min_p, *xtc, *xtc_from, *repetition,
         *frequency, *presence, *penalty_last, *dry, *dry_base, *dry_length, *bias;
     bool plain, json;
@@ -175,7 +177,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
         {"--penalty-last", &a->penalty_last, NULL}, {"--dry", &a->dry, NULL},
         {"--dry-base", &a->dry_base, NULL},     {"--dry-length", &a->dry_length, NULL},
         {"--bias", &a->bias, NULL},             {"--attention", &a->attention, NULL},
-        {"--rung", &a->rung, NULL},             {"--threads", &a->threads, NULL},
+        {"--rung", &a->rung, NULL},             {"--socket", &a->socket, NULL},
+        {"--threads", &a->threads, NULL},
         {"--json", NULL, &a->json}};
 
     if (tool_parse("generate", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
@@ -347,7 +350,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, const ch
     if (!tool_language_open(l, a->model) || encode(a, l, text, bytes, tokens) != TANDEM_OK)
         return tool_fail("generate", "%s", l->why);
     const int status = tool_language_begin(
-        l, "generate", a->rung_value, (uint32_t)a->thread_count,
+        l, "generate", a->rung_value, (uint32_t)a->thread_count, a->socket,
         &(td_speaker_desc){.path = a->model,
                            .context = (uint32_t)(tokens->count + a->token_count),
                            .precision = a->precision});

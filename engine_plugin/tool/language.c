@@ -22,17 +22,21 @@ bool tool_language_open(tool_language *l, const char *model)
     return false;
 }
 
-int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads,
+int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads, const char *socket,
                         const td_speaker_desc *desc)
 {
+    td_speaker_desc speaker = *desc;
     const tandem_session_desc session = TANDEM_INIT(tandem_session_desc,
                                                     .rung = rung,
                                                     .cpu_threads = threads,
+                                                    .socket = socket,
                                                     .error_text = l->why,
                                                     .error_text_bytes = sizeof l->why);
 
+    if (socket)
+        speaker.context = 0; /* a daemon's clients share a model, with the context that it was trained for */
     if (tandem_session_create(&session, &l->session) != TANDEM_OK ||
-        !tool_language_done(l, td_speaker_open(l->session, desc, &l->speaker)))
+        !tool_language_done(l, td_speaker_open(l->session, &speaker, &l->speaker)))
         return tool_fail(command, "%s", l->why);
     return TOOL_OK;
 }

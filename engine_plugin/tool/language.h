@@ -20,8 +20,9 @@ typedef struct tool_language {
 
 /* File and tokenizer. False, and why. Begins as zeros, and is closed in any case. */
 bool tool_language_open(tool_language *l, const char *model);
-/* A session on a rung, with so many threads on a CPU (0: all cores), and the model on it. */
-int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads,
+/* A session on a rung, with so many threads on a CPU (0: all cores), or in the tandemd that listens at
+ * `socket`, unless NULL; and the model on it. */
+int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads, const char *socket,
                         const td_speaker_desc *desc);
 void tool_language_close(tool_language *l);
 

@@ -20,11 +20,13 @@ const char *const tool_logits_help =
     "  --attention auto|f16|8b|4b\n"
     "                   the precision of attention; default: auto, which is f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
-    "                   the way of computing; default: auto, the best that there is\n";
+    "                   the way of computing; default: auto, the best that there is\n"
+    "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
+    "                   model_dir of its own\n";
 /* clang-format on */
 
 typedef struct arguments {
-    const char *model, *tokens, *out, *attention, *rung;
+    const char *model, *tokens, *out, *attention, *rung, *socket;
     uint32_t precision, rung_value;
 } arguments;
 
@@ -34,7 +36,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--tokens", &a->tokens, NULL},
                                    {"--out", &a->out, NULL},
                                    {"--attention", &a->attention, NULL},
-                                   {"--rung", &a->rung, NULL}};
+                                   {"--rung", &a->rung, NULL},
+                                   {"--socket", &a->socket, NULL}};
     if (tool_parse("logits", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->model || !a->tokens || !a->out)
@@ -79,7 +82,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, tool_lis
     if (status == TOOL_OK && !tokens->count)
         status = tool_usage("logits", "--tokens is \"%s\", which is none", a->tokens);
     if (status == TOOL_OK)
-        status = tool_language_begin(l, "logits", a->rung_value, 0,
+        status = tool_language_begin(l, "logits", a->rung_value, 0, a->socket,
                                      &(td_speaker_desc){.path = a->model,
                                                         .context = (uint32_t)tokens->count,
                                                         .precision = a->precision,

@@ -29,13 +29,15 @@ const char *const tool_perplexity_help =
     "  --kv f16         that of the cache of keys and values; so far f16 is all there is\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
+    "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
+    "                   model_dir of its own\n"
     "  --json           as JSON\n";
 /* clang-format on */
 
 enum { MOST_TOKENS = 1 << 30, MOST_CONTEXT = 1 << 20 };
 
 typedef struct arguments {
-    const char *model, *text, *context, *tokens, *attention, *kv, *rung;
+    const char *model, *text, *context, *tokens, *attention, *kv, *rung, *socket;
     bool json;
     uint32_t precision, rung_value;
     uint64_t context_tokens, most_tokens;
@@ -51,6 +53,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--attention", &a->attention, NULL},
                                    {"--kv", &a->kv, NULL},
                                    {"--rung", &a->rung, NULL},
+                                   {"--socket", &a->socket, NULL},
                                    {"--json", NULL, &a->json}};
 
     if (tool_parse("perplexity", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
@@ -161,7 +164,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, const ch
     if (tokens->count < 2)
         return tool_fail("perplexity", "--text has %zu tokens; it must have at least 2",
                          tokens->count);
-    status = tool_language_begin(l, "perplexity", a->rung_value, 0,
+    status = tool_language_begin(l, "perplexity", a->rung_value, 0, a->socket,
                                  &(td_speaker_desc){.path = a->model,
                                                     .context = (uint32_t)a->context_tokens,
                                                     .precision = a->precision,

@@ -192,7 +192,7 @@ static inline void stop_process(pid_t pid)
 
 /* A daemon for all tests of a program, in a folder of its own. */
 typedef struct group_daemon {
-    char folder[64], socket_path[96];
+    char folder[64], socket_path[96], log_path[96];
     pid_t process;
 } group_daemon;
 
@@ -200,7 +200,7 @@ typedef struct group_daemon {
 static inline int group_daemon_begin(group_daemon *d, const char *name, const char *config)
 {
     const char *build = getenv("TANDEM_BUILD");
-    char program[4096], config_path[96], log_path[96];
+    char program[4096], config_path[96];
 
     *d = (group_daemon){0};
     if (!build) {
@@ -213,8 +213,8 @@ static inline int group_daemon_begin(group_daemon *d, const char *name, const ch
     snprintf(program, sizeof program, "%s/tandemd", build);
     snprintf(d->socket_path, sizeof d->socket_path, "%s/tandem-0", d->folder);
     snprintf(config_path, sizeof config_path, "%s/config", d->folder);
-    snprintf(log_path, sizeof log_path, "%s/log", d->folder);
-    d->process = begin_daemon(program, d->socket_path, config_path, config, log_path);
+    snprintf(d->log_path, sizeof d->log_path, "%s/log", d->folder);
+    d->process = begin_daemon(program, d->socket_path, config_path, config, d->log_path);
     return 0;
 }
 

@@ -1,0 +1,166 @@
+/* A GGUF language model through tandemd, with weights that are made up: the bits of a session that computes itself, on caches
+ * that the daemon keeps, and what is left where its worker ends.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_plugin/npc/speaker.h"
+#include "tests/kernels/llama_file.h"
+#include "tests/plugin/daemon_util.h"
+
+enum { TOKENS = 90, PROMPT = 70 /* more than a part */, WORDS = 300 };
+
+static group_daemon daemon_here;
+static char file_path[600];
+
+static int set_up(void **state)
+{
+    static const lf_shape shape = {.layers = 2,
+                                   .dim = 256,
+                                   .hidden = 512,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .head_dim = 64,
+                                   .rotated_channels = 64,
+                                   .words = WORDS,
+                                   .context = 128,
+                                   .dtype = TANDEM_DTYPE_Q4_1};
+    char here[500], config[600];
+    uint64_t bytes;
+    void *made = lf_make(&shape, NULL, &bytes);
+
+    (void)state;
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(file_path, sizeof file_path, "%s/daemon_language_%d.gguf", here, (int)getpid());
+    FILE *file = fopen(file_path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(made, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+    free(made);
+    snprintf(config, sizeof config, "backend = cpu\nmodel_dir = %s\n", here);
+    return group_daemon_begin(&daemon_here, "language", config);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(file_path);
+    return group_daemon_end(&daemon_here);
+}
+
+static void must(tandem_session *s, tandem_status status)
+{
+    char why[600] = "";
+
+    if (status == TANDEM_OK)
+        return;
+    tandem_error_text(s, why, sizeof why);
+    fail_msg("%s: %s", tandem_status_text(status), why);
+}
+
+static tandem_session *open_session(bool remote)
+{
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU,
+                                                 .socket = remote ? daemon_here.socket_path : NULL);
+    tandem_session *s;
+
+    must(NULL, tandem_session_create(&desc, &s));
+    return s;
+}
+
+static td_speaker open_speaker(tandem_session *s)
+{
+    const td_speaker_desc desc = {.path = file_path};
+    td_speaker speaker;
+
+    must(s, td_speaker_open(s, &desc, &speaker));
+    assert_int_equal(speaker.words, WORDS);
+    assert_int_equal(speaker.context, 128);
+    return speaker;
+}
+
+/* A prompt in parts, then one token after the other: [TOKENS - PROMPT + 1][WORDS]. */
+static void speak(td_speaker *speaker, uint32_t seed, float *logits)
+{
+    uint32_t ids[TOKENS];
+
+    for (uint32_t i = 0; i < TOKENS; i++)
+        ids[i] = (i * 37 + seed) % WORDS;
+    must(speaker->session, td_speaker_read(speaker, ids, 0, PROMPT));
+    memcpy(logits, speaker->logits, WORDS * sizeof *logits);
+    for (uint32_t i = PROMPT; i < TOKENS; i++) {
+        must(speaker->session, td_speaker_read(speaker, ids + i, i, 1));
+        memcpy(logits + (i - PROMPT + 1) * WORDS, speaker->logits, WORDS * sizeof *logits);
+    }
+}
+
+/* Two characters of one model: each has caches of its own. */
+static void test_same_bits(void **state)
+{
+    enum { BYTES = (TOKENS - PROMPT + 1) * WORDS * sizeof(float) };
+    tandem_session *here = open_session(false), *there = open_session(true);
+    td_speaker local = open_speaker(here), remote = open_speaker(there), second = open_speaker(there);
+    float *expected = malloc(BYTES), *logits = malloc(BYTES), *others = malloc(BYTES);
+
+    (void)state;
+    assert_true(expected && logits && others);
+    speak(&local, 1, expected);
+    speak(&remote, 1, logits);
+    assert_memory_equal(logits, expected, BYTES);
+    speak(&second, 2, others);
+    assert_memory_not_equal(others, expected, BYTES);
+    speak(&remote, 1, logits); /* read over */
+    assert_memory_equal(logits, expected, BYTES);
+    td_speaker_close(&second);
+    td_speaker_close(&remote);
+    td_speaker_close(&local);
+    tandem_session_destroy(&there);
+    tandem_session_destroy(&here);
+    free(expected);
+    free(logits);
+    free(others);
+}
+
+/* Caches end with the worker: that is said, and a character that begins anew speaks as before. */
+static void test_worker_ends(void **state)
+{
+    enum { BYTES = (TOKENS - PROMPT + 1) * WORDS * sizeof(float) };
+    const uint32_t ids[] = {1, 2, 3};
+    tandem_session *s = open_session(true);
+    td_speaker speaker = open_speaker(s);
+    float *before = malloc(BYTES), *after = malloc(BYTES);
+    tandem_status status = TANDEM_OK;
+
+    (void)state;
+    assert_true(before && after);
+    speak(&speaker, 3, before);
+    assert_int_equal(kill(logged_worker(daemon_here.log_path), SIGKILL), 0);
+    for (int i = 0; i < 1000 && status == TANDEM_OK; i++)
+        status = td_speaker_read(&speaker, ids, 0, 3);
+    assert_int_equal(status, TANDEM_ERROR_LOST);
+    td_speaker_close(&speaker);
+    for (const uint64_t until = td_now_ns() + 30000000000u;;) {
+        const td_speaker_desc desc = {.path = file_path};
+
+        status = td_speaker_open(s, &desc, &speaker);
+        if (status == TANDEM_OK || td_now_ns() > until)
+            break;
+        usleep(10000); /* the next worker begins */
+    }
+    must(s, status);
+    speak(&speaker, 3, after);
+    assert_memory_equal(before, after, BYTES);
+    td_speaker_close(&speaker);
+    tandem_session_destroy(&s);
+    free(before);
+    free(after);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends)};
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
