@@ -123,12 +123,12 @@ void td_networks_on_instance(td_broker *b, td_client *c, const td_wire_model_ins
 void td_networks_on_prepare(td_broker *b, td_client *c, const td_wire_model_prepare *m)
 {
     const td_shared *instance = td_ids_find(&c->instances, m->instance);
+    const char *missing = td_shared_is_missing(instance);
     const uint32_t serial = m->header.serial;
     td_worker_request *request;
 
-    if (!instance || instance->closing || instance->pending) {
-        refuse(b, c, serial, TANDEM_ERROR_ARG, "instance", m->instance,
-               instance && instance->pending ? "is not made yet" : "was destroyed");
+    if (missing) {
+        refuse(b, c, serial, TANDEM_ERROR_ARG, "instance", m->instance, missing);
         return;
     }
     if (instance->status != TANDEM_OK) {
@@ -205,10 +205,10 @@ static td_workload workload_of(const td_shared *instance, const td_run *run)
 static tandem_status bind_instance(td_client *c, td_work *work, const td_wire_run *m, char *why, size_t why_bytes)
 {
     td_shared *instance = td_ids_find(&c->instances, m->instance);
+    const char *missing = td_shared_is_missing(instance);
 
-    if (!instance || instance->closing || instance->pending)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "run.instance is 0x%" PRIx64 ", which %s", m->instance,
-                       instance && instance->pending ? "is not made yet" : "was destroyed");
+    if (missing)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "run.instance is 0x%" PRIx64 ", which %s", m->instance, missing);
     if (instance->status != TANDEM_OK)
         return td_fail(why, why_bytes, instance->status, "run.instance is 0x%" PRIx64 ", " LOST_TEXT, m->instance);
     work->mems[work->mem_count++] = instance;
@@ -223,16 +223,11 @@ static tandem_status bind_binding(td_broker *b, td_client *c, td_work *work, uin
                                   char *why, size_t why_bytes)
 {
     td_shared *mem = td_ids_find(&c->mems, at->mem);
+    char text[TD_TEXT_BYTES];
+    const tandem_status status = td_mem_is_usable(b, c, mem, false, text, sizeof text);
 
-    if (!mem || mem->closing || mem->pending)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "run.bindings[%u].mem is 0x%" PRIx64 ", which %s", index, at->mem,
-                       mem && mem->pending ? "is not made yet" : "was destroyed");
-    if (mem->status != TANDEM_OK)
-        return td_fail(why, why_bytes, mem->status,
-                       "run.bindings[%u].mem is 0x%" PRIx64 ", which the new worker could not take", index, at->mem);
-    if (mem->cached && mem->cached->evicted && td_cached_model_load(b, mem->cached, c) != TANDEM_OK)
-        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
-                       "run.bindings[%u].mem is 0x%" PRIx64 ", of a model that made room for others", index, at->mem);
+    if (status != TANDEM_OK)
+        return td_fail(why, why_bytes, status, "run.bindings[%u].mem is 0x%" PRIx64 ", which %s", index, at->mem, text);
     if (at->offset_bytes > mem->bytes)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                        "run.bindings[%u].offset_bytes is %" PRIu64 ", beyond the %" PRIu64 " bytes of mem 0x%" PRIx64, index,

@@ -166,6 +166,8 @@ static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *
     for (uint32_t i = 0; i < layout->view_count; i++) {
         const tandem_view *view = td_view_in(layout, op, i);
         const char *name = layout->views[i].name;
+        char text[TD_TEXT_BYTES];
+        tandem_status status;
         uint32_t shape[4];
         td_shared *mem;
         uint64_t end;
@@ -173,20 +175,9 @@ static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *
         if (!td_view_is_there(layout, op, i))
             continue;
         mem = td_ids_find(&c->mems, view->mem);
-        if (!mem || mem->closing || mem->pending)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which %s", name, view->mem,
-                           mem && mem->pending ? "is not made yet" : "was destroyed");
-        if (mem->cached && layout->views[i].written)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
-                           view->mem);
-        if (mem->status != TANDEM_OK)
-            return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take", name,
-                           view->mem);
-        if (mem->cached && mem->cached->evicted && td_cached_model_load(b, mem->cached, c) != TANDEM_OK)
-            return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
-                           "%s.mem is 0x%" PRIx64 ", of a model of %" PRIu64 " bytes that made room for others, which now "
-                           "have %" PRIu64 " of %" PRIu64,
-                           name, view->mem, mem->cached->bytes, b->model_bytes, b->config.model_bytes);
+        status = td_mem_is_usable(b, c, mem, layout->views[i].written, text, sizeof text);
+        if (status != TANDEM_OK)
+            return td_fail(why, why_bytes, status, "%s.mem is 0x%" PRIx64 ", which %s", name, view->mem, text);
         layout->shape(op, i, shape);
         if (!td_view_end_bytes(view, shape, &end) || end > mem->bytes)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
@@ -202,14 +193,15 @@ static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t 
 {
     const tandem_point *wait = &work->job.wait, *signal = &work->job.signal;
     uint64_t before = 0; /* where its signal's timeline will be without it */
+    const char *missing;
 
     if (signal->timeline) {
         td_shared *t = td_ids_find(&c->timelines, signal->timeline);
 
-        if (!t || t->closing || t->pending)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                           "job.signal.timeline is 0x%" PRIx64 ", which %s",
-                           signal->timeline, t && t->pending ? "is not made yet" : "was destroyed");
+        missing = td_shared_is_missing(t);
+        if (missing)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "job.signal.timeline is 0x%" PRIx64 ", which %s",
+                           signal->timeline, missing);
         if (!t->by_daemon)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "job.signal.timeline is 0x%" PRIx64 ", which the client signals", signal->timeline);
@@ -228,9 +220,10 @@ static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t 
     if (wait->timeline) {
         td_shared *t = td_ids_find(&c->timelines, wait->timeline);
 
-        if (!t || t->closing || t->pending)
+        missing = td_shared_is_missing(t);
+        if (missing)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "job.wait.timeline is 0x%" PRIx64 ", which %s",
-                           wait->timeline, t && t->pending ? "is not made yet" : "was destroyed");
+                           wait->timeline, missing);
         if (t == work->signal && wait->value > before)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "job.wait.value is %" PRIu64 " of the timeline that the job itself signals; those before it signal "

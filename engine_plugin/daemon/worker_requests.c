@@ -369,6 +369,31 @@ tandem_status td_cached_model_load(td_broker *b, td_cached_model *cached, const 
     return TANDEM_OK;
 }
 
+const char *td_shared_is_missing(const td_shared *shared)
+{
+    if (!shared || shared->closing)
+        return "was destroyed";
+    return shared->pending ? "is not made yet" : NULL;
+}
+
+tandem_status td_mem_is_usable(td_broker *b, const td_client *c, const td_shared *mem, bool written, char *why,
+                               size_t why_bytes)
+{
+    const char *missing = td_shared_is_missing(mem);
+
+    if (missing)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s", missing);
+    if (mem->cached && written)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "belongs to a model");
+    if (mem->status != TANDEM_OK)
+        return td_fail(why, why_bytes, mem->status, "the new worker could not take");
+    if (mem->cached && mem->cached->evicted && td_cached_model_load(b, mem->cached, c) != TANDEM_OK)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
+                       "is a model's of %" PRIu64 " bytes that made room for others, which now have %" PRIu64 " of %" PRIu64,
+                       mem->cached->bytes, b->model_bytes, b->config.model_bytes);
+    return TANDEM_OK;
+}
+
 bool td_model_cache_evict_idle(td_broker *b, const td_cached_model *but)
 {
     bool some = false;

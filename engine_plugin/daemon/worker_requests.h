@@ -47,6 +47,12 @@ void td_cached_model_count(td_broker *b, const td_cached_model *cached, bool loa
 void td_cached_model_fail_readers(td_broker *b, const td_cached_model *cached, tandem_status status, const char *why);
 /* Has the worker load it again, for a client. NOMEM: no room. */
 tandem_status td_cached_model_load(td_broker *b, td_cached_model *cached, const td_client *asks);
+/* Why a client's object, of which nothing may be known (NULL), cannot be named: "was destroyed", ...; NULL: it can be. */
+const char *td_shared_is_missing(const td_shared *shared);
+/* Whether a job of the client's can read, or write, a mem, which the worker has or is to have again; else `why` says of it
+ * what td_shared_is_missing() does, or the like. */
+tandem_status td_mem_is_usable(td_broker *b, const td_client *c, const td_shared *mem, bool written, char *why,
+                               size_t why_bytes);
 /* The first request that a worker does not answer in time, or NULL. */
 const td_worker_request *td_worker_request_hangs(const td_broker *b, uint64_t now);
 
