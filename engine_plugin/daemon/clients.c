@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/daemon/clients.h"
 #include "engine_plugin/daemon/descriptors.h"
 #include "engine_plugin/daemon/launcher.h"
@@ -67,6 +68,13 @@ static void refuse_model(td_broker *b, td_client *c, uint32_t serial, uint64_t b
 
     td_quota_all_text(b, c, "model", bytes, TD_HELD_MODELS, text, sizeof text);
     td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, text);
+}
+
+/* How a client's jobs are computed, as its session calls it. */
+static td_way way_of(const td_broker *b, const td_client *c)
+{
+    return (td_way){b->worker_info.backend == TANDEM_BACKEND_CUDA ? TD_DEVICE_CUDA_ELSEWHERE : TD_DEVICE_CPU,
+                    c->share == TD_WIRE_SHARE_OPAQUE ? TD_SHARING_TIMELINE : TD_SHARING_HOST};
 }
 
 static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
@@ -142,9 +150,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     m.welcome.requests = TD_MAX_REQUESTS;
     m.welcome.mem_bytes = k->mem_bytes;
     m.welcome.quota_bytes = k->client_bytes;
-    m.welcome.rung = c->share == TD_WIRE_SHARE_OPAQUE ? (uint32_t)TANDEM_RUNG_TIMELINE
-                     : b->worker_info.rung            ? b->worker_info.rung
-                                                      : (uint32_t)TANDEM_RUNG_CPU;
+    m.welcome.rung = td_rung_of(way_of(b, c), 0);
     snprintf(why, sizeof why, "tandemd %d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
     td_wire_text(m.welcome.name, sizeof m.welcome.name, why);
     td_wire_rules_welcome(&c->rules, &m.welcome);
