@@ -20,6 +20,20 @@ const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-ove
                                                    "hand-over (back)",
                                                    "unpack", "present"};
 
+const char *const demo_rungs[] = {"auto",
+                                  [TANDEM_RUNG_INLINE] = "inline",
+                                  [TANDEM_RUNG_TIMELINE] = "timeline",
+                                  [TANDEM_RUNG_HOST] = "host",
+                                  [TANDEM_RUNG_COPY] = "copy",
+                                  [TANDEM_RUNG_CPU] = "cpu"};
+const char *const demo_precisions[] = {[TANDEM_PRECISION_AUTO] = "auto",
+                                       [TANDEM_PRECISION_F16] = "f16",
+                                       [TANDEM_PRECISION_8B] = "8b",
+                                       [TANDEM_PRECISION_4B] = "4b"};
+const char *const demo_backends[] = {[TANDEM_BACKEND_AUTO] = "auto",
+                                     [TANDEM_BACKEND_CUDA] = "cuda",
+                                     [TANDEM_BACKEND_CPU] = "cpu"};
+
 /* A driver that compiles shaders when they first run may take seconds over a first frame. */
 static const uint64_t WAIT_NS = 60ull * 1000000000ull, REPORT_NS = 1000000000ull,
                       CLOSE_NS = 3ull * 1000000000ull;
@@ -198,12 +212,6 @@ static void leave_station(demo_pipeline *p, demo_slot *s)
     }
 }
 
-static const char *rung_name(uint32_t rung)
-{
-    static const char *const names[] = {"best", "inline", "timeline", "host", "copy", "cpu"};
-    return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
-}
-
 /* On the CPU's backend nobody but the host signals, so that `host` is `cpu` by another name. */
 static bool is_cpu_again(const tandem_info *info)
 {
@@ -227,14 +235,14 @@ demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text
             close_station(next);
     }
     if (!found) {
-        snprintf(text, bytes, "no other rung than %s here: %.200s", rung_name(now->tandem.info.rung), why);
+        snprintf(text, bytes, "no other rung than %s here: %.200s", demo_rungs[now->tandem.info.rung], why);
         return DEMO_SWITCH_FAILED;
     }
     p->station = next;
     p->info = next->tandem.info;
     p->trouble[0] = 0;
     retire(p, now);
-    snprintf(text, bytes, "rung %s", rung_name(p->info.rung));
+    snprintf(text, bytes, "rung %s", demo_rungs[p->info.rung]);
     return DEMO_SWITCHED;
 }
 

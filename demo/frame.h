@@ -37,6 +37,8 @@ enum { DEMO_SLOTS = INTEGRATION_SLOTS, DEMO_COMMANDS = 8, DEMO_TIMESTAMPS = 6, D
 
 /* As in the report, and as it is asked for on the command line. */
 extern const char *const demo_stage_names[DEMO_STAGES];
+/* The words for tandem_rung, tandem_precision and tandem_backend. */
+extern const char *const demo_rungs[], *const demo_precisions[], *const demo_backends[];
 
 typedef struct demo_frame_options {
     int scene;

@@ -147,7 +147,7 @@ static bool keep_stay(headless *h, demo_slot *slot, const demo_frame_result *fra
     s->worst_rel_l1 = error > s->worst_rel_l1 || error != error ? error : s->worst_rel_l1;
     return ok && (error <= h->options->max_error ||
                   demo_fail("--ladder: frame %u on the rung %s: relative L1 error %.4g, more than --max-error %.4g",
-                            (unsigned)frame->index, demo_rung_name(frame->rung), error, h->options->max_error));
+                            (unsigned)frame->index, demo_rungs[frame->rung], error, h->options->max_error));
 }
 
 static bool complete(headless *h, demo_slot *slot)
@@ -379,7 +379,7 @@ static void print_summary(const headless *h)
     const demo_report *r = &h->report;
     const demo_percentiles frame = demo_percentiles_of(ms, h->timings.count);
     printf("%u frames of %ux%u, %s on %s, rung %s\n", h->frames, h->width, h->height, demo_precision_name(r->precision),
-           r->info->device, demo_rung_name(r->info->rung));
+           r->info->device, demo_rungs[r->info->rung]);
     char why_not[400];
     demo_why_not_faster(r->info, why_not, sizeof why_not);
     if (why_not[0])
@@ -402,7 +402,7 @@ static void print_summary(const headless *h)
         const demo_stay *s = &h->stays[i];
         printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, attention %.3f ms, "
                "worst relative L1 %.5f\n",
-               demo_rung_name(s->rung), (unsigned)s->first, (unsigned)(s->first + s->frames - 1), s->frame_ms,
+               demo_rungs[s->rung], (unsigned)s->first, (unsigned)(s->first + s->frames - 1), s->frame_ms,
                1e3 * s->to_ms, 1e3 * s->back_ms, s->attention_ms, s->worst_rel_l1);
     }
     printf("files in %s\n", h->options->out);

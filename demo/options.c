@@ -60,14 +60,13 @@ static bool parse_error(const char *option, const char *text, double *out)
     return true;
 }
 
-static bool parse_choice(const char *option, const char *text, const char *const *names, const uint32_t *values,
-                         int count,
-                         uint32_t *out)
+/* One of names[0] to names[last]. */
+static bool parse_choice(const char *option, const char *text, const char *const *names, uint32_t last, uint32_t *out)
 {
     char list[128] = "";
-    for (int i = 0; i < count; i++) {
+    for (uint32_t i = 0; i <= last; i++) {
         if (!strcmp(names[i], text)) {
-            *out = values[i];
+            *out = i;
             return true;
         }
         strncat(list, i ? ", " : "", sizeof list - strlen(list) - 1);
@@ -125,12 +124,6 @@ static bool parse_inject(const char *text, demo_frame_options *out)
 
 bool demo_options_parse(int argc, char **argv, demo_options *o)
 {
-    static const char *const modes[] = {"auto", "f16", "8b"}, *const backends[] = {"auto", "cuda", "cpu"};
-    static const uint32_t mode_values[] = {TANDEM_PRECISION_AUTO, TANDEM_PRECISION_F16, TANDEM_PRECISION_8B};
-    static const uint32_t backend_values[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CUDA, TANDEM_BACKEND_CPU};
-    static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu"};
-    static const uint32_t rung_values[] = {0,                TANDEM_RUNG_INLINE, TANDEM_RUNG_TIMELINE,
-                                           TANDEM_RUNG_HOST, TANDEM_RUNG_COPY,   TANDEM_RUNG_CPU};
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
     *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;
@@ -180,11 +173,11 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         else if (!strcmp(name, "--scene"))
             ok = parse_scene(value, &o->frame.scene);
         else if (!strcmp(name, "--mode"))
-            ok = parse_choice(name, value, modes, mode_values, 3, &o->precision);
+            ok = parse_choice(name, value, demo_precisions, TANDEM_PRECISION_8B, &o->precision);
         else if (!strcmp(name, "--backend"))
-            ok = parse_choice(name, value, backends, backend_values, 3, &o->frame.backend);
+            ok = parse_choice(name, value, demo_backends, TANDEM_BACKEND_CPU, &o->frame.backend);
         else if (!strcmp(name, "--rung"))
-            ok = parse_choice(name, value, rungs, rung_values, 6, &o->frame.rung);
+            ok = parse_choice(name, value, demo_rungs, TANDEM_RUNG_CPU, &o->frame.rung);
         else if (!strcmp(name, "--ladder"))
             ok = parse_u32(name, value, 2, 1000000, &o->ladder);
         else if (!strcmp(name, "--width"))

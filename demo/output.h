@@ -44,9 +44,7 @@ typedef struct demo_report {
 } demo_report;
 bool demo_report_write(const char *path, const demo_report *report);
 
-const char *demo_backend_name(uint32_t backend);
-const char *demo_rung_name(uint32_t rung);
-const char *demo_precision_name(uint32_t precision);
+const char *demo_precision_name(uint32_t precision); /* of a frame; 0: no job was done for it */
 /* Why no rung is faster, for somebody who knows neither rungs nor drivers; empty for the fastest. */
 void demo_why_not_faster(const tandem_info *info, char *text, size_t text_bytes);
 

@@ -46,21 +46,9 @@ void demo_timings_free(demo_timings *t)
     memset(t, 0, sizeof *t);
 }
 
-const char *demo_backend_name(uint32_t backend)
-{
-    return backend == TANDEM_BACKEND_CUDA ? "cuda" : backend == TANDEM_BACKEND_CPU ? "cpu" : "auto";
-}
-
-const char *demo_rung_name(uint32_t rung)
-{
-    static const char *const names[] = {"none", "inline", "timeline", "host", "copy", "cpu"};
-    return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
-}
-
 const char *demo_precision_name(uint32_t precision)
 {
-    static const char *const names[] = {"none", "f16", "8b", "4b"};
-    return precision < sizeof names / sizeof *names ? names[precision] : "unknown";
+    return precision ? demo_precisions[precision] : "none";
 }
 
 void demo_why_not_faster(const tandem_info *info, char *text, size_t text_bytes)
@@ -104,7 +92,7 @@ static json_t *stays(const demo_report *r)
         json_object_set_new(all, "frame", percentiles(t->frame_ms + s->first, s->frames));
         for (int j = 0; j < DEMO_STAGES; j++)
             json_object_set_new(all, demo_stage_names[j], percentiles(t->stage_ms[j] + s->first, s->frames));
-        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "rung", demo_rung_name(s->rung),
+        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "rung", demo_rungs[s->rung],
                                               "device", s->device, "first", (int)s->first, "frames", (int)s->frames,
                                               "not_filtered", (int)s->not_filtered, "worst_rel_l1",
                                               number(s->worst_rel_l1), "ms", all));
@@ -119,7 +107,7 @@ bool demo_report_write(const char *path, const demo_report *r)
         json_object_set_new(stages, demo_stage_names[i], percentiles(r->timings->stage_ms[i], r->timings->count));
     json_t *root = json_pack(
         "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:o, s:{s:o, s:o, s:o}, s:{s:o, s:o, s:o}, s:{s:o}}",
-        "backend", demo_backend_name(r->info->backend), "rung", demo_rung_name(r->info->rung), "rung_reason",
+        "backend", demo_backends[r->info->backend], "rung", demo_rungs[r->info->rung], "rung_reason",
         r->info->rung_reason, "device", r->info->device, "frames", (int)r->frames, "width", (int)r->width, "height",
         (int)r->height, "precision", demo_precision_name(r->precision), "frame",
         percentiles(r->timings->frame_ms, r->timings->count), "stages", stages, "accuracy", "cos",

@@ -33,9 +33,14 @@ tandem_rung td_rung_of(td_way way, uint32_t asked)
 
 const char *td_rung_name(uint32_t rung)
 {
-    static const char *const names[] = {"best", "inline", "timeline", "host", "copy", "cpu"};
+    static const char *const names[] = {"best",
+                                        [TANDEM_RUNG_INLINE] = "inline",
+                                        [TANDEM_RUNG_TIMELINE] = "timeline",
+                                        [TANDEM_RUNG_HOST] = "host",
+                                        [TANDEM_RUNG_COPY] = "copy",
+                                        [TANDEM_RUNG_CPU] = "cpu"};
 
-    return names[rung];
+    return rung <= TANDEM_RUNG_CPU ? names[rung] : "unknown";
 }
 
 bool td_ladder_has(td_device_kind device, uint32_t rung)

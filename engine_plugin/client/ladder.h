@@ -41,7 +41,7 @@ extern const td_way td_ladder[TD_WAYS];
 
 /* The word for a way. (CPU, HOST) has two: it is `host` where that was asked for, else `cpu`. */
 tandem_rung td_rung_of(td_way way, uint32_t asked);
-const char *td_rung_name(uint32_t rung);
+const char *td_rung_name(uint32_t rung); /* tandem_rung; of any other number "unknown" */
 /* Whether there is such a way; rung 0: any. */
 bool td_ladder_has(td_device_kind device, uint32_t rung);
 

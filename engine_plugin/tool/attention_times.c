@@ -27,8 +27,6 @@ enum {
 };
 #define POISON 0xffffffffu /* two NaNs of fp16 */
 
-const char *const times_precisions[] = {"auto", "f16", "8b", "4b"};
-
 /* Of a head of a tensor: as many for all. */
 static uint32_t rows_of(const times_shape *s)
 {
@@ -334,7 +332,7 @@ uint32_t times_make_rows(times *t, const times_shape *s, const char *precisions,
     if (s->small && !t->cpu && *sets < TIMES_COPIES)
         *sets = TIMES_COPIES;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        if (!tool_has(precisions, times_precisions[order[i]]))
+        if (!tool_has(precisions, tool_precisions[order[i]]))
             continue;
         for (int kind = order[i] == TANDEM_PRECISION_AUTO ? TIMES_END_TO_END : TIMES_KERNEL; kind <= TIMES_END_TO_END; kind++) {
             times_row *it = &rows[count];

@@ -68,7 +68,6 @@ typedef struct times {
     void *host_tensors, *host_scratch;
 } times;
 
-extern const char *const times_precisions[]; /* by tandem_precision */
 
 /* On the first CUDA device, or with `cpu` on the CPU. False, and the reason, if there is none that can be used. */
 bool times_open(times *t, char *why, size_t why_bytes);

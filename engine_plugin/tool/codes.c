@@ -122,7 +122,6 @@ static integers find_integers(const td_plan *plan)
 
 void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, tool_list *out)
 {
-    static const char *const precisions[] = {"auto", "f16", "8b", "4b"};
     static const char *const granularities[] = {"default", "thread-ada", "thread-hopper", "token",
                                                 "warp",    "block",      "tensor"};
     static const char *const groups[] = {"default",
@@ -135,7 +134,7 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
     const td_kernel *kernel = plan->records[plan->record_count - 1].kernel;
     const bool wgmma = strstr(kernel->name, "wgmma") != NULL;
     const bool q = layout->q_mean != UINT64_MAX, k = layout->k_mean != UINT64_MAX, v = layout->v_mean != UINT64_MAX;
-    tool_pair(out, "precision", "%s", precisions[plan->precision & 3]);
+    tool_pair(out, "precision", "%s", tool_precisions[plan->precision & 3]);
     tool_pair(out, "causal", "%u", op->causal);
     tool_pair(out, "scale", op->scale != 0 ? "%.9g" : "1/sqrt(head_dim)", (double)op->scale);
     tool_pair(out, "smooth", q || k || v ? "%s%s%s" : "none", q ? "q" : "", k ? "k" : "", v ? "v" : "");

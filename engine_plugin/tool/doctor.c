@@ -305,13 +305,13 @@ static void look_at_rungs(doctor *d)
     if (!v || !bench_vk_open(v, why, sizeof why)) {
         find(d, NOTE, "not measured", "%s", v ? why : "out of memory");
         finding *f = find(d, d->host.available ? YES : NO, "without Vulkan", "%s",
-                          d->host.available ? tool_rung_name(d->host.info.rung) : d->host.why);
+                          d->host.available ? td_rung_name(d->host.info.rung) : d->host.why);
         if (!d->host.available)
             advise(f, "what is said here has to be mended first: without it there is no session at all");
     } else {
         payload_make(&p, job, "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
         for (size_t i = 0; i < sizeof rungs / sizeof *rungs; i++) {
-            route l = {.name = tool_rung_name(rungs[i].rung), .kind = rungs[i].kind, .rung = rungs[i].rung};
+            route l = {.name = td_rung_name(rungs[i].rung), .kind = rungs[i].kind, .rung = rungs[i].rung};
             route_open(&l, v);
             if (!l.why[0] && measure(&l, v, &p)) {
                 finding *f =
@@ -390,7 +390,7 @@ static bool look_at_daemon(doctor *d, const char *socket)
         find_unreachable(d, t, status, why, path, socket);
     } else {
         find(d, YES, "reachable", "%s at %s", t->welcome.name, path);
-        find(d, YES, "computes on", "%s, rung %s%s", t->info.device, tool_rung_name(t->welcome.rung),
+        find(d, YES, "computes on", "%s, rung %s%s", t->info.device, td_rung_name(t->welcome.rung),
              t->info.epoch ? ", after its worker was replaced" : "");
         if (tool_daemon_stats(t, why, sizeof why) == TANDEM_OK)
             find(d, YES, "clients now", "%u", t->row_count);
@@ -611,7 +611,7 @@ static void print_verdict(const doctor *d, bool colour)
     printf("\n%s%s%s", paint(works ? YES : NO, colour), works ? "Tandem works here" : "No session can be made here",
            colour ? "\033[0m" : "");
     if (works)
-        printf(": rung %s, on %s", tool_rung_name(d->best.rung), d->best.device);
+        printf(": rung %s, on %s", td_rung_name(d->best.rung), d->best.device);
     if (advice)
         printf(".\n%u line%s above with an arrow (->) say%s what would give more", advice, advice == 1 ? "" : "s",
                advice == 1 ? "s" : "");
@@ -675,7 +675,7 @@ static bool print_json(const doctor *d)
     }
     json_t *report =
         json_pack("{s:s, s:b, s:o, s:s, s:o}", "version", d->list[0].text, "works", d->best.rung != 0, "rung",
-                  d->best.rung ? json_string(tool_rung_name(d->best.rung)) : json_null(), "rung_reason",
+                  d->best.rung ? json_string(td_rung_name(d->best.rung)) : json_null(), "rung_reason",
                   d->best.rung_reason, "findings", list);
     errno = 0;
     const bool ok = report && json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0 &&

@@ -40,7 +40,7 @@ static void text_session(const char *indent, const session_report *s)
         printf("%ssession: none: %s\n", indent, s->why);
         return;
     }
-    printf("%ssession: rung %s, computes on %s (%s)\n%swhy not higher: %s\n", indent, tool_rung_name(s->info.rung),
+    printf("%ssession: rung %s, computes on %s (%s)\n%swhy not higher: %s\n", indent, td_rung_name(s->info.rung),
            s->info.device, s->info.isa, indent, s->info.rung_reason[0] ? s->info.rung_reason : "nothing is higher");
     printf("%sauto goes by: %s%s%s\n", indent, tunings[s->info.tuning % 4], s->info.tuning_reason[0] ? ": " : "",
            s->info.tuning_reason);
@@ -112,7 +112,7 @@ static void json_session(const char *name, const session_report *s)
     }
     printf("{");
     json_pair("backend", tool_backend_name(s->info.backend), ", ");
-    json_pair("rung", tool_rung_name(s->info.rung), ", ");
+    json_pair("rung", td_rung_name(s->info.rung), ", ");
     json_pair("rung_reason", s->info.rung_reason, ", ");
     json_pair("device", s->info.device, ", ");
     json_pair("isa", s->info.isa, ", ");

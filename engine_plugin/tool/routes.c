@@ -140,7 +140,7 @@ static void open_session(route *l, bench_vk *v)
         l->rung = l->info.rung;
     if (l->info.rung != l->rung) {
         td_fail(l->why, sizeof l->why, TANDEM_ERROR_UNSUPPORTED, "the session is on the rung %s",
-                tool_rung_name(l->info.rung));
+                td_rung_name(l->info.rung));
         return;
     }
     if (l->kind == ROUTE_SUBMITTED &&

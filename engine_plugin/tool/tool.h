@@ -164,9 +164,8 @@ extern const char *const tool_logits_help, *const tool_perplexity_help, *const t
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
     *const tool_bench_linear_help, *const tool_bench_daemon_help;
 
-/* "cpu", "cuda"; "inline", "timeline", ... */
-const char *tool_backend_name(uint32_t backend);
-const char *tool_rung_name(uint32_t rung);
+const char *tool_backend_name(uint32_t backend);      /* "cpu", "cuda" */
+extern const char *const tool_precisions[];          /* by tandem_precision; NULL behind the last */
 /* Reads --rung, and a precision of attention, as sessions and instances take them; false after a line that says what is wrong. */
 bool tool_rung(const char *command, const char *value, uint32_t *rung);
 bool tool_precision(const char *command, const char *option, const char *value, uint32_t *precision);

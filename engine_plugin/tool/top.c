@@ -13,6 +13,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/daemon.h"
 #include "engine_plugin/tool/series.h"
 #include "tandem/tandem.h"
@@ -239,7 +240,7 @@ static json_t *json_of(const top *t)
                       (double)r->connected_ns / 1e9));
     }
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:f, s:o}", "socket", t->path, "daemon", t->now.welcome.name,
-                     "backend", tool_backend_name(info->backend), "rung", tool_rung_name(t->now.welcome.rung), "device",
+                     "backend", tool_backend_name(info->backend), "rung", td_rung_name(t->now.welcome.rung), "device",
                      info->device, "workers_replaced", (int)info->epoch, "interval_s", t->seconds, "clients", clients);
 }
 

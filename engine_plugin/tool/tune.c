@@ -88,7 +88,6 @@ bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_b
 
 static int check(const char *path)
 {
-    static const char *const names[] = {"rule", "f16", "8b", "4b"};
     static td_tuning_table table;
     char why[600] = "";
     if (!tool_tuning(path, &table, why, sizeof why))
@@ -110,7 +109,8 @@ static int check(const char *path)
                                              .kv_len = td_tuning_length(j),
                                              .head_dim = table.parts[p].head_dim,
                                              .causal = table.parts[p].causal};
-                printf("%7s", names[td_tuning_precision(&table, &op)]);
+                const uint32_t taken = td_tuning_precision(&table, &op);
+                printf("%7s", taken ? tool_precisions[taken] : "rule");
             }
             printf("\n");
         }
@@ -249,7 +249,7 @@ static bool measure_shape(times *t, const times_shape *s, const char *precisions
         if (rows[i].us[TIMES_SUSTAINED].count)
             (rows[i].kind == TIMES_KERNEL ? out->kernel : out->whole)[cost] = times_median(&rows[i], TIMES_SUSTAINED);
         if (rows[i].why[0] && !why[0])
-            td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", times_precisions[rows[i].precision], rows[i].why);
+            td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", tool_precisions[rows[i].precision], rows[i].why);
     }
     times_free_rows(rows, count);
     return count && !why[0];
@@ -342,7 +342,6 @@ static uint32_t auto_takes(const times *t, const times_shape *s, const td_tuning
 /* Measures random shapes, and what auto loses by taking what it takes. */
 static int prove(const char *path, const char *backend, uint32_t shapes, const char *json_path)
 {
-    static const char *const names[] = {"auto", "f16", "8b", "4b"};
     static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
     static td_tuning_table table, device;
     const bool cpu = !strcmp(backend, "cpu");
@@ -374,14 +373,14 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
         over += loss > 0.05;
         printf("b%u h%-2u/%-2u q%-5u k%-5u d%-3u %-6s f16 %9.1f  8b %9.1f us  auto %-3s %+5.1f %%\n", (unsigned)s.batch,
                (unsigned)s.heads, (unsigned)s.kv_heads, (unsigned)s.queries, (unsigned)s.n, (unsigned)s.dim,
-               s.causal ? "causal" : "", whole[TANDEM_PRECISION_F16], whole[TANDEM_PRECISION_8B], names[taken],
+               s.causal ? "causal" : "", whole[TANDEM_PRECISION_F16], whole[TANDEM_PRECISION_8B], tool_precisions[taken],
                100 * loss);
         json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:s, s:f}", "batch",
                                               (int)s.batch, "heads", (int)s.heads, "kv_heads", (int)s.kv_heads, "q_len",
                                               (int)s.queries, "kv_len", (int)s.n, "d", (int)s.dim, "causal",
                                               (int)s.causal, "f16_us", whole[TANDEM_PRECISION_F16], "8b_us",
                                               whole[TANDEM_PRECISION_8B], "4b_us", whole[TANDEM_PRECISION_4B], "auto",
-                                              names[taken], "loss", loss));
+                                              tool_precisions[taken], "loss", loss));
     }
     times_close(&t);
     if (losses.count)

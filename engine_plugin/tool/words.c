@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/tool.h"
 #include "tandem/tandem.h"
 
@@ -141,27 +142,31 @@ const char *tool_backend_name(uint32_t backend)
     return backend == TANDEM_BACKEND_CUDA ? "cuda" : backend == TANDEM_BACKEND_CPU ? "cpu" : "auto";
 }
 
-const char *tool_rung_name(uint32_t rung)
-{
-    static const char *const names[] = {"none", "inline", "timeline", "host", "copy", "cpu"};
-    return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
-}
-
 bool tool_rung(const char *command, const char *value, uint32_t *rung)
 {
-    static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu", NULL};
-    const int index = tool_word(value, rungs);
+    char legal[80] = "auto";
 
-    if (index < 0)
-        tool_usage(command, "--rung \"%s\" is none of auto, inline, timeline, host, copy, cpu", value);
-    *rung = index < 0 ? 0 : (uint32_t)index;
-    return index >= 0;
+    *rung = 0;
+    for (uint32_t r = TANDEM_RUNG_INLINE; r <= TANDEM_RUNG_CPU; r++) {
+        snprintf(legal + strlen(legal), sizeof legal - strlen(legal), ", %s", td_rung_name(r));
+        if (!strcmp(value, td_rung_name(r)))
+            *rung = r;
+    }
+    if (*rung || !strcmp(value, "auto"))
+        return true;
+    tool_usage(command, "--rung \"%s\" is none of %s", value, legal);
+    return false;
 }
+
+const char *const tool_precisions[] = {[TANDEM_PRECISION_AUTO] = "auto",
+                                       [TANDEM_PRECISION_F16] = "f16",
+                                       [TANDEM_PRECISION_8B] = "8b",
+                                       [TANDEM_PRECISION_4B] = "4b",
+                                       NULL};
 
 bool tool_precision(const char *command, const char *option, const char *value, uint32_t *precision)
 {
-    static const char *const precisions[] = {"auto", "f16", "8b", "4b", NULL};
-    const int index = tool_word(value, precisions);
+    const int index = tool_word(value, tool_precisions);
 
     if (index < 0)
         tool_usage(command, "%s \"%s\" is none of auto, f16, 8b, 4b", option, value);

@@ -142,7 +142,7 @@ static void print_protocol(const times_shape *s, const times_row *rows, uint32_t
         const times_row *it = &rows[i];
         const double us = times_median(it, p);
         const bool end_to_end = it->kind == TIMES_END_TO_END;
-        printf(" | %s%s%s ", it->kind == TIMES_PEER ? "" : times_precisions[it->precision], it->kind == TIMES_PEER ? "" : " ",
+        printf(" | %s%s%s ", it->kind == TIMES_PEER ? "" : tool_precisions[it->precision], it->kind == TIMES_PEER ? "" : " ",
                end_to_end ? "e2e" : kind_names[it->kind]);
         if (!it->us[p].count)
             printf("-");
@@ -153,7 +153,7 @@ static void print_protocol(const times_shape *s, const times_row *rows, uint32_t
         if (it->us[p].count && it->kind != TIMES_PEER && isfinite(cudnn_us))
             printf(" (%.2fx)", cudnn_us / us);
         if (it->us[p].count && it->precision == TANDEM_PRECISION_AUTO && end_to_end)
-            printf(" = %s, %.2f of the best's time", times_precisions[it->used], auto_to_best(rows, count, p));
+            printf(" = %s, %.2f of the best's time", tool_precisions[it->used], auto_to_best(rows, count, p));
     }
     printf("\n");
 }
@@ -166,7 +166,7 @@ static void print_shape(const times_shape *s, const times_row *rows, uint32_t co
         print_protocol(s, rows, count, (times_protocol)p);
     for (uint32_t i = 0; i < count; i++)
         if (rows[i].why[0])
-            printf("    %s %s: %s\n", rows[i].kind == TIMES_PEER ? "" : times_precisions[rows[i].precision],
+            printf("    %s %s: %s\n", rows[i].kind == TIMES_PEER ? "" : tool_precisions[rows[i].precision],
                    kind_names[rows[i].kind], rows[i].why);
     fflush(stdout);
 }
@@ -185,8 +185,8 @@ static json_t *row_json(const times_shape *s, const times_row *it, const times_r
 {
     const bool is_cudnn = it->kind == TIMES_PEER;
     json_t *out = json_pack("{s:s, s:s, s:s}", "what", kind_names[it->kind], "precision",
-                            is_cudnn ? "f16" : times_precisions[it->precision], "used",
-                            times_precisions[is_cudnn ? (uint32_t)TANDEM_PRECISION_F16 : it->used]);
+                            is_cudnn ? "f16" : tool_precisions[it->precision], "used",
+                            tool_precisions[is_cudnn ? (uint32_t)TANDEM_PRECISION_F16 : it->used]);
     json_t *sustained = protocol_json(s, it, cudnn, TIMES_SUSTAINED);
     json_object_update(out, sustained);
     json_decref(sustained);

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/daemon.h"
 #include "engine_plugin/tool/routes.h"
 #include "tests/bench/bench.h"
@@ -510,9 +511,9 @@ static int run(bench *b, const char *json)
         return tool_fail("bench daemon", "%s: %s", there->why[0] ? there->name : here->name,
                          there->why[0] ? there->why : here->why);
     printf("%s, %s, rung %s on both sides\n", b->vk.properties.deviceName, b->daemon.welcome.name,
-           tool_rung_name(here->rung));
+           td_rung_name(here->rung));
     json_t *report = bench_report("daemon", b->vk.properties.deviceName, b->vk.driver);
-    json_object_set_new(report, "rung", json_string(tool_rung_name(here->rung)));
+    json_object_set_new(report, "rung", json_string(td_rung_name(here->rung)));
     json_object_set_new(report, "rounds", json_integer(b->rounds));
     bool good = hand_overs(b, report);
     if (!good)

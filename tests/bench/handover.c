@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/nvml.h"
 #include "engine_plugin/tool/routes.h"
 #include "kernels/builder.h"
@@ -140,7 +141,7 @@ static void print_payload(handover *h, uint32_t index)
 static json_t *route_json(const route *l, const figures *f)
 {
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "lane", l->name, "rung",
-                     l->rung ? json_string(tool_rung_name(l->rung)) : json_null(), "gap_in_us", bench_json(&f->gap_in),
+                     l->rung ? json_string(td_rung_name(l->rung)) : json_null(), "gap_in_us", bench_json(&f->gap_in),
                      "gap_out_us", bench_json(&f->gap_out), "between_us", bench_json(&f->between), "round_trip_us",
                      bench_json(&f->round_trip),
                      "in_flight_3_us", bench_json(&f->in_flight), "cpu_calls_us", bench_json(&f->cpu), "cpu_process_us",
