@@ -26,9 +26,9 @@ const char *const tool_doctor_help =
     "usage: tandem doctor [--json] [--socket PATH] [--config FILE]\n"
     "\n"
     "What works on this machine: the build, drivers, devices (Vulkan's and CUDA's are matched by UUID), what\n"
-    "each rung of the ladder needs and whether that is here (\"?\": what it would be asked of is missing), each\n"
-    "rung with a hand-over measured on it (well under a second each), the daemon, its model directories. Below\n"
-    "each \"no\" stands what to do, and at the end why sessions are on no better rung.\n"
+    "each rung of the ladder needs and whether that is here (\"?\": what it would be asked of is missing), what\n"
+    "is optional, each rung with a hand-over measured on it (well under a second each), the daemon, its model\n"
+    "directories. Below each \"no\" stands what to do, and at the end why sessions are on no better rung.\n"
     "\n"
     "  --socket PATH  of the daemon; default: $XDG_RUNTIME_DIR/tandem-0\n"
     "  --config FILE  of the daemon, for its model directories; default: as tandemd's\n"
@@ -241,7 +241,7 @@ static void look_at_options(doctor *d)
     const device_report *v = best_device(d);
     if (!v)
         return;
-    d->section = "Not needed, but of use";
+    d->section = "Optional: of use, though no rung needs it";
     for (int here = 1; here >= 0; here--)
         for (uint32_t i = 0; i < td_requirement_count; i++) {
             const td_requirement *r = &td_requirements[i];

@@ -199,6 +199,11 @@ class Doctor(unittest.TestCase):
         for device in info["vulkan"]["devices"][:1]:
             names = {f["name"] for f in report["findings"]}
             self.assertLessEqual({r["name"] for r in device["requirements"]}, names)
+            needed = {f["name"] for f in report["findings"] if "needed_by" in f}
+            optional = {f["name"] for f in report["findings"] if f["section"].startswith("Optional: ")}
+            self.assertTrue(needed and optional)
+            for r in device["requirements"]:
+                self.assertNotEqual(r["name"] in needed, r["name"] in optional, r)
             self.assertTrue(any("p50_us" in f for f in report["findings"]))
 
     def test_without_vulkan(self):
