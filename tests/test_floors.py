@@ -28,7 +28,7 @@ UNITS = """limits log pass config confine manager costs schedule worker_queue wo
 DAEMON = {f"daemon/{unit}" for unit in UNITS}
 BELOW_DAEMON = SHARING | MATH | PUBLIC | {"model", "exec", "run", "client"}
 # What tests of any floor may look at: all but the programs. (Those of the plugin see what writes stamps for the tool, too.)
-BELOW = SHARING | MATH | PUBLIC | {"model", "exec", "run", "npc", "client", "plugin", "shaders", "integrate", "setup"}
+BELOW = SHARING | MATH | PUBLIC | {"model", "exec", "run", "npc", "characters", "client", "plugin", "shaders", "integrate", "setup"}
 ROOMS = [
     ("interop/include/", "types", set()),
     ("interop/base", "base", {"types"}),
@@ -46,16 +46,19 @@ ROOMS = [
     ("engine_plugin/include/", "public", PUBLIC),
     ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
     ("engine_plugin/run/", "run", PUBLIC),
+    *((f"engine_plugin/npc/{face}.", "characters", SHARING | MATH | PUBLIC | {"struct", "model", "exec", "run", "client", "npc"})
+      for face in ("characters", "language")),  # tandem/npc.h
     ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"} | {"api"}),
     ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"struct", "model", "exec", "run"}),
     *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
       for at, unit in enumerate(UNITS)),
-    ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
+    ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
-    ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy
+    ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and
+    ("demo/npc_minimal.", "npc_minimal", PUBLIC),  # who makes characters
     ("engine_plugin/setup/", "setup", PUBLIC | {"base", "os", "integrate"} | {"api"}),
     ("engine_plugin/tool/", "tool",
-     SHARING | MATH | PUBLIC | {"integrate", "setup", "model", "exec", "npc", "client", "plugin", "shaders"}),
+     SHARING | MATH | PUBLIC | {"integrate", "setup", "model", "exec", "npc", "characters", "client", "plugin", "shaders"}),
     ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders", "integrate", "setup"}),
     ("tests/emu/", "emu", MATH),
     ("tests/interop/", "tests of interop", BELOW | {"tests"}),

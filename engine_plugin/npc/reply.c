@@ -8,13 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/npc/matcher.h"
-
 struct td_reply {
     td_reply_desc desc;
     td_sampler *sampler;
-    td_matcher *matcher; /* NULL: any text */
-    td_tokens breaks;    /* of DRY */
+    td_tokens breaks; /* of DRY */
     td_decoder decoder;
     td_stops stops;
     td_reply_state state;
@@ -58,8 +55,6 @@ static tandem_status make_parts(td_reply *r, char *why, size_t why_bytes)
     if (status == TANDEM_OK)
         status = td_sampler_create(&how, td_tokenizer_count(r->desc.tokenizer), &r->sampler, why,
                                    why_bytes);
-    if (status == TANDEM_OK && r->desc.grammar)
-        status = td_matcher_create(r->desc.grammar, r->desc.tree, &r->matcher, why, why_bytes);
     return status;
 }
 
@@ -86,7 +81,6 @@ void td_reply_destroy(td_reply **reply)
     if (!r)
         return;
     td_sampler_destroy(&r->sampler);
-    td_matcher_destroy(&r->matcher);
     td_tokens_free(&r->breaks);
     td_stops_free(&r->stops);
     free(r->text);
@@ -95,13 +89,19 @@ void td_reply_destroy(td_reply **reply)
     *reply = NULL;
 }
 
+void td_reply_shorten(td_reply *r, uint32_t most_tokens)
+{
+    if (most_tokens < r->desc.most_tokens)
+        r->desc.most_tokens = most_tokens;
+}
+
 void td_reply_restart(td_reply *r)
 {
     r->decoder = td_decoder_begin(r->desc.tokenizer, false);
     td_stops_free(&r->stops);
     r->stops = (td_stops){.texts = r->desc.stops, .count = r->desc.stop_count};
-    if (r->matcher)
-        td_matcher_restart(r->matcher);
+    if (r->desc.matcher)
+        td_matcher_restart(r->desc.matcher);
     r->state = TD_REPLY_GOES_ON;
     r->tokens = 0;
     r->score = 0;
@@ -128,10 +128,10 @@ static tandem_status choose(td_reply *r, const float *logits, const td_tokens *h
 {
     const uint32_t words = td_tokenizer_count(r->desc.tokenizer);
     const uint64_t *allowed = NULL;
-    bool any = !r->matcher;
+    bool any = !r->desc.matcher;
 
-    if (r->matcher) {
-        const tandem_status status = td_matcher_tokens(r->matcher, &allowed, why, why_bytes);
+    if (r->desc.matcher) {
+        const tandem_status status = td_matcher_tokens(r->desc.matcher, &allowed, why, why_bytes);
 
         if (status != TANDEM_OK)
             return status;
@@ -194,11 +194,11 @@ static tandem_status add_token(td_reply *r, const float *logits, td_tokens *hist
         return status;
     if (r->desc.scores)
         r->score += score_of(logits, td_tokenizer_count(t), token);
-    if (r->matcher)
-        td_matcher_add_token(r->matcher, token);
+    if (r->desc.matcher)
+        td_matcher_add_token(r->desc.matcher, token);
     r->tokens++;
     status = add_text(r, td_decoder_add(&r->decoder, token, r->text));
-    if (r->state == TD_REPLY_GOES_ON && r->matcher && td_matcher_must_end(r->matcher))
+    if (r->state == TD_REPLY_GOES_ON && r->desc.matcher && td_matcher_must_end(r->desc.matcher))
         r->state = TD_REPLY_ENDED;
     if (r->state == TD_REPLY_GOES_ON && r->tokens == r->desc.most_tokens)
         r->state = TD_REPLY_FULL;

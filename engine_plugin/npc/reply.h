@@ -7,10 +7,9 @@
 #ifndef TD_NPC_REPLY_H
 #define TD_NPC_REPLY_H
 
-#include "engine_plugin/npc/grammar.h"
+#include "engine_plugin/npc/matcher.h"
 #include "engine_plugin/npc/sampling.h"
 #include "engine_plugin/npc/stops.h"
-#include "engine_plugin/npc/token_tree.h"
 
 typedef enum td_reply_state {
     TD_REPLY_GOES_ON,
@@ -26,23 +25,24 @@ typedef struct td_reply_desc {
     const char *const *stops;
     size_t stop_count;
     uint32_t most_tokens;
-    bool scores;               /* td_reply_score() is asked for, which costs some time a token */
-    const td_grammar *grammar; /* NULL: any text; */
-    const td_token_tree *tree; /* else the tokenizer's */
+    bool scores; /* td_reply_score() is asked for, which costs some time a token */
+    td_matcher *matcher; /* of what it must be; NULL: any text */
 } td_reply_desc;
 
 typedef struct td_reply td_reply;
 
-/* ARG, naming what is wrong; UNSUPPORTED for a grammar that can be read in too many ways; NOMEM. */
+/* ARG, naming what is wrong; NOMEM. */
 tandem_status td_reply_create(const td_reply_desc *desc, td_reply **out, char *why,
                               size_t why_bytes);
 void td_reply_destroy(td_reply **reply);
+/* It may have at most so many tokens, if it could have more. */
+void td_reply_shorten(td_reply *r, uint32_t most_tokens);
 /* Begins another one, which draws other numbers. */
 void td_reply_restart(td_reply *r);
 
 /* Takes the next token, which it adds to `history` (all tokens so far, the prompt's too) unless it
  * ends the reply. *text is what of the text is to be shown, whole UTF-8, and holds until the next
- * call; at the end all that was held back. NOMEM; UNSUPPORTED as above. */
+ * call; at the end all that was held back. NOMEM; UNSUPPORTED as td_matcher_tokens(). */
 tandem_status td_reply_next(td_reply *r, const float *logits, td_tokens *history, const char **text,
                             size_t *text_bytes, char *why, size_t why_bytes);
 /* Ends it here, as if it had no room for more: the rest of the text. */

@@ -54,6 +54,19 @@ static const tandem_api api = {
     .retire = tandem_retire,
     .devices = tandem_devices,
     .vulkan_device = tandem_vulkan_device,
+    .language_create = tandem_language_create,
+    .language_destroy = tandem_language_destroy,
+    .language_get_info = tandem_language_get_info,
+    .npc_create = tandem_npc_create,
+    .npc_destroy = tandem_npc_destroy,
+    .npc_say = tandem_npc_say,
+    .npc_poll = tandem_npc_poll,
+    .npc_wait = tandem_npc_wait,
+    .npc_cancel = tandem_npc_cancel,
+    .npc_get_reply = tandem_npc_get_reply,
+    .npc_choose = tandem_npc_choose,
+    .npc_set_history = tandem_npc_set_history,
+    .npc_get_history = tandem_npc_get_history,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

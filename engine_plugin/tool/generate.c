@@ -330,15 +330,16 @@ static int begin_reply(const arguments *a, tool_language *l, td_tokens *tokens)
     td_reply *r = NULL;
     int status = a->grammar || a->schema ? read_grammar(a, &grammar) : TOOL_OK;
 
-    desc.grammar = grammar;
     if (status == TOOL_OK && grammar && td_token_tree_create(l->tokenizer, &tree) != TANDEM_OK)
         status = tool_fail("generate", "no memory for a vocabulary");
-    desc.tree = tree;
+    if (tree && td_matcher_create(grammar, tree, &desc.matcher, l->why, sizeof l->why) != TANDEM_OK)
+        status = tool_fail("generate", "%s", l->why);
     if (status == TOOL_OK && td_reply_create(&desc, &r, l->why, sizeof l->why) != TANDEM_OK)
         status = tool_usage("generate", "%s", l->why);
     if (status == TOOL_OK && !reply(a, l, r, tokens))
         status = tool_fail("generate", "%s", l->why);
     td_reply_destroy(&r);
+    td_matcher_destroy(&desc.matcher);
     td_token_tree_destroy(&tree);
     td_grammar_destroy(&grammar);
     return status;

@@ -5,6 +5,7 @@
 #include "tests/kernels/llama_file.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,58 @@ static void key_f32(writer *w, const char *key, float value)
         gguf_put(&w->file, &value, sizeof value);
 }
 
+/* How byte-level vocabularies write a byte: as itself if it is printed, else as one of the characters
+ * from U+0100 on, in their order. */
+static void byte_name(uint32_t byte, char name[3])
+{
+    uint32_t c = 0x100;
+
+    for (uint32_t b = 0; b <= byte; b++) {
+        const bool printed = (b >= '!' && b <= '~') || (b >= 0xa1 && b != 0xad);
+
+        if (b == byte && printed)
+            c = b;
+        c += b < byte && !printed;
+    }
+    if (c < 0x80)
+        snprintf(name, 3, "%c", (char)c);
+    else
+        snprintf(name, 3, "%c%c", (char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f)));
+}
+
+static void put_word(writer *w, uint32_t word)
+{
+    char name[16];
+
+    if (word == LF_TURN || word == LF_TURN_END) {
+        gguf_put_string(&w->file, word == LF_TURN ? "<|im_start|>" : "<|im_end|>");
+        return;
+    }
+    if (word < 256)
+        byte_name(word, name);
+    else
+        snprintf(name, sizeof name, "w%u", (unsigned)word);
+    gguf_put_string(&w->file, name);
+}
+
+static void put_vocabulary(writer *w)
+{
+    const uint32_t words = w->shape->words;
+
+    key_text(w, "tokenizer.ggml.model", "gpt2");
+    key_text(w, "tokenizer.ggml.pre", "gpt-2");
+    gguf_put_array(&w->file, "tokenizer.ggml.tokens", TD_GGUF_STRING, words);
+    for (uint32_t i = 0; i < words; i++)
+        put_word(w, i);
+    gguf_put_array(&w->file, "tokenizer.ggml.token_type", TD_GGUF_I32, words);
+    for (uint32_t i = 0; i < words; i++)
+        gguf_put_u32(&w->file, i == LF_TURN || i == LF_TURN_END ? 3 : 1);
+    gguf_put_array(&w->file, "tokenizer.ggml.merges", TD_GGUF_STRING, 0);
+    w->key_count += 3;
+    key_u32(w, "tokenizer.ggml.eos_token_id", LF_TURN_END);
+    key_text(w, "tokenizer.chat_template", "{{'<|im_start|>' + role}}");
+}
+
 static void put_changed_key(writer *w)
 {
     const lf_change change = *w->change;
@@ -93,6 +146,8 @@ static void put_keys(writer *w)
     key_u32(w, "llama.rope.dimension_count", s->rotated_channels);
     key_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     key_f32(w, "llama.rope.freq_base", 10000);
+    if (s->speaks)
+        put_vocabulary(w);
     if (w->change && w->change->key)
         put_changed_key(w);
 }

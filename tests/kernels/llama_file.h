@@ -5,7 +5,11 @@
 #ifndef TD_TESTS_LLAMA_FILE_H
 #define TD_TESTS_LLAMA_FILE_H
 
+#include <stdbool.h>
+
 #include "kernels/model/gguf.h"
+
+enum { LF_TURN = 256, LF_TURN_END = 257 };
 
 /* tandem_dtypes: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K. */
 typedef struct lf_shape {
@@ -13,6 +17,9 @@ typedef struct lf_shape {
     uint32_t dtype;        /* of matrices, but for: */
     uint32_t value_dtype;  /* those of values; 0: dtype */
     uint32_t output_dtype; /* that of logits; 0: the words' */
+    /* With a vocabulary: words 0 to 255 are the bytes, LF_TURN and LF_TURN_END are ChatML's, which
+     * ends replies by the latter; each other word is some bytes. */
+    bool speaks;
 } lf_shape;
 
 /* What is another in a file. */

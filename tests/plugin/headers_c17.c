@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <tandem/npc.h>
 #include <tandem/plugin.h>
 #include <tandem/tandem.h>
 #include <tandem/types.h>
@@ -34,8 +35,16 @@ SIZE(tandem_network_tensor, 304);
 SIZE(tandem_instance_desc, 16);
 SIZE(tandem_model_desc, 24);
 SIZE(tandem_prepared, 32);
-SIZE(tandem_api, 384);
+SIZE(tandem_api, 488);
 SIZE(tandem_device, 464);
+SIZE(tandem_language_desc, 32);
+SIZE(tandem_language_info, 56);
+SIZE(tandem_turn, 16);
+SIZE(tandem_npc_desc, 16);
+SIZE(tandem_sampling, 96);
+SIZE(tandem_say, 72);
+SIZE(tandem_npc_news, 48);
+SIZE(tandem_npc_reply, 32);
 AT(tandem_job, struct_bytes, 0);
 AT(tandem_job, op, 48);
 AT(tandem_job_report, struct_bytes, 0);

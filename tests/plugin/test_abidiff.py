@@ -51,7 +51,7 @@ UNION = [re.compile(line) for line in (
 def stubs(folder, includes, text_of, name):
     """A library with the functions of these headers, none of which does anything."""
     code = ["#include <tandem/plugin.h>"]
-    for header in ("tandem.h", "vulkan.h", "plugin.h"):
+    for header in ("tandem.h", "vulkan.h", "npc.h", "plugin.h"):
         text = re.sub(r"/\*.*?\*/", "", text_of(header), flags=re.S)
         code += [function + " { __builtin_trap(); }" for function in re.findall(r"^TANDEM_API ([^;]*);", text, flags=re.M)]
     source, library = folder / (name + ".c"), folder / (name + ".so")
@@ -62,9 +62,9 @@ def stubs(folder, includes, text_of, name):
 
 
 def headers(includes):
-    """The text of a public header of theirs."""
+    """The text of a public header of theirs; nothing, where they have none of that name."""
     def text_of(header):
-        return next(path / "tandem" / header for path in includes if (path / "tandem" / header).exists()).read_text()
+        return "".join((path / "tandem" / header).read_text() for path in includes if (path / "tandem" / header).exists())
     return text_of
 
 

@@ -219,6 +219,12 @@ static tandem_status record_unpack_images(rig *r)
 }
 static tandem_status record_job(rig *r) { return tandem_record(r->s, &r->job, COMMANDS, &(tandem_ticket){0}); }
 
+static tandem_status language_create(rig *r)
+{
+    return tandem_language_create(r->s, &(tandem_language_desc){.struct_bytes = sizeof(tandem_language_desc), .path = "/nowhere"},
+                                  &(tandem_language *){NULL});
+}
+
 static const struct {
     const char *name;
     tandem_status (*call)(rig *r);
@@ -237,11 +243,12 @@ static const struct {
     {"record_release", record_release}, {"record_acquire", record_acquire}, {"pack_tiles", pack_tiles},
     {"record_pack", record_pack}, {"record_unpack", record_unpack}, {"record", record_job},
     {"record_pack_images", record_pack_images}, {"record_unpack_images", record_unpack_images},
-    {"destroy", destroy_session},
+    {"language_create", language_create}, {"destroy", destroy_session},
 };
 enum { CALLS = sizeof calls / sizeof *calls };
-/* All but version_number, status_text, session_create, devices, vulkan_device and vulkan_requirements, which take none. */
-_Static_assert(CALLS + 6 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
+/* All but version_number, status_text, session_create, devices, vulkan_device and vulkan_requirements, which take none, and the 12
+ * that take a language or a character: test_npc.c has those. */
+_Static_assert(CALLS + 6 + 12 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
                "a function of the table is missing here");
 
 /* A child may have sessions of its own, and compute on as many threads as its parent. */

@@ -31,7 +31,7 @@ grep -qxF 'ExecStart="/opt/50%%/tandem/bin/tandemd"' "$work/packed/opt/50%/tande
 rm "$unit" # what is moved has to name its new place there
 mv "$work/first" "$work/moved"
 prefix=$work/moved
-for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan.h include/tandem/plugin.h; do
+for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan.h include/tandem/npc.h include/tandem/plugin.h; do
     [ -f "$prefix/$file" ] || {
         echo "not installed: $file"
         exit 1

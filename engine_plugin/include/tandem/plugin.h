@@ -8,13 +8,14 @@
 #ifndef TANDEM_PLUGIN_H
 #define TANDEM_PLUGIN_H
 
+#include "tandem/npc.h"
 #include "tandem/vulkan.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The same functions as in tandem.h and vulkan.h. New ones come at the end: struct_bytes says how many there are. */
+/* The same functions as in tandem.h, vulkan.h and npc.h. New ones come at the end: struct_bytes says how many there are. */
 typedef struct tandem_api {
     uint32_t struct_bytes;
     uint32_t version; /* TANDEM_VERSION of the library */
@@ -68,6 +69,19 @@ typedef struct tandem_api {
     tandem_status (*retire)(tandem_session *, uint64_t);
     tandem_status (*devices)(uint32_t *, tandem_device *);
     tandem_status (*vulkan_device)(PFN_vkGetInstanceProcAddr, VkInstance, VkPhysicalDevice, tandem_device *);
+    tandem_status (*language_create)(tandem_session *, const tandem_language_desc *, tandem_language **);
+    tandem_status (*language_destroy)(tandem_language **);
+    tandem_status (*language_get_info)(tandem_language *, tandem_language_info *);
+    tandem_status (*npc_create)(tandem_language *, const tandem_npc_desc *, tandem_npc **);
+    tandem_status (*npc_destroy)(tandem_npc **);
+    tandem_status (*npc_say)(tandem_npc *, const tandem_say *);
+    tandem_status (*npc_poll)(tandem_npc *, tandem_npc_news *);
+    tandem_status (*npc_wait)(tandem_npc *, uint64_t, tandem_npc_news *);
+    tandem_status (*npc_cancel)(tandem_npc *);
+    tandem_status (*npc_get_reply)(tandem_npc *, uint32_t, tandem_npc_reply *);
+    tandem_status (*npc_choose)(tandem_npc *, uint32_t);
+    tandem_status (*npc_set_history)(tandem_npc *, const tandem_turn *, uint32_t);
+    tandem_status (*npc_get_history)(tandem_npc *, uint32_t *, tandem_turn *);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

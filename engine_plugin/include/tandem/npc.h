@@ -1,0 +1,251 @@
+/* Tandem for characters that talk: language models that answer within a game's own loop.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * One sentence: a language is a model's file on a session; a character of it is given a persona, is told something, and
+ * answers token by token while it is polled.
+ *
+ *     tandem_language_create()   once a file: weights, vocabulary, and how dialogues are written for it
+ *     tandem_npc_create()        a character, with caches of its own; weights are the language's
+ *     tandem_npc_say()           what the player says, and how it may be answered
+ *     tandem_npc_poll()          once a frame: never waits; what the answer gained
+ *
+ * There is no thread behind this. Each poll looks whether the job that the last one submitted has ended, takes a token and
+ * submits the next job, so a character that is polled 60 times a second says at most 60 tokens a second, and one that is
+ * not polled costs nothing. Who has nothing else to do calls tandem_npc_wait(). A session computes the jobs of its
+ * characters one after the other; give it TANDEM_CLASS_BACKGROUND where tandemd computes frames, too, and frames_in_flight
+ * for as many characters as talk at once.
+ *
+ * What was read stays in a character's caches: it reads what is new alone, whatever the history is set to that begins alike.
+ * Characters share weights; that they share what they have read, and are computed in one batch, is yet to come.
+ *
+ * An answer is the same each time for the same history, tandem_sampling and seed, on the same device. One thread at a time
+ * uses a character; different ones may be used by different threads. Texts are UTF-8; whatever comes out is whole characters.
+ * The session's memory must have a host's address: sessions without Vulkan have.
+ */
+#ifndef TANDEM_NPC_H
+#define TANDEM_NPC_H
+
+#include "tandem/tandem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tandem_language tandem_language;
+typedef struct tandem_npc tandem_npc;
+
+/* What a language is made from. Zero is a good default for every field but struct_bytes and path. */
+typedef struct tandem_language_desc {
+    uint32_t struct_bytes; /* sizeof(tandem_language_desc) */
+    uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for */
+    const char *path;      /* a GGUF file: see tandem_model_create() */
+    const char *form;      /* of dialogues: "chatml", "llama3", "mistral", ...; NULL: as the file has it, if it is known */
+    uint32_t precision;    /* tandem_precision of attention; AUTO: f16 */
+    uint32_t reserved;     /* 0 */
+} tandem_language_desc;
+
+/* Loads a file onto a session.
+ * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a model, a
+ *          vocabulary or a form that is not known here; NOMEM; DEVICE. *out is NULL on failure.
+ * Owner: the caller, until tandem_language_destroy(), before the session is destroyed.
+ * Threads: any.
+ * Blocks: while it reads the file. */
+TANDEM_API tandem_status tandem_language_create(tandem_session *session, const tandem_language_desc *desc,
+                                                tandem_language **out);
+
+/* Frees a language, and sets *language NULL.
+ * Returns: OK; ARG if language or *language is NULL, or while it has characters; BUSY as tandem_model_destroy().
+ * Owner: takes it back.
+ * Threads: no other call with it may run or follow.
+ * Blocks: for a running job. */
+TANDEM_API tandem_status tandem_language_destroy(tandem_language **language);
+
+/* What a language has. */
+typedef struct tandem_language_info {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t context;      /* tokens */
+    uint32_t words;        /* of the vocabulary */
+    uint32_t npcs;         /* characters that live */
+    char form[32];         /* of dialogues; "": it has none that is known */
+    uint64_t npc_bytes;    /* of each character's caches */
+} tandem_language_info;
+
+/* Returns: OK; ARG.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_language_get_info(tandem_language *language, tandem_language_info *info);
+
+/* Who speaks a turn of a dialogue. */
+typedef enum tandem_role { TANDEM_ROLE_SYSTEM = 0, TANDEM_ROLE_USER = 1, TANDEM_ROLE_NPC = 2 } tandem_role;
+
+typedef struct tandem_turn {
+    uint32_t struct_bytes;
+    uint32_t role;    /* tandem_role */
+    const char *text; /* never read as the model's special tokens, whatever it says */
+} tandem_turn;
+
+/* A character. Zero is a good default for every field but struct_bytes. */
+typedef struct tandem_npc_desc {
+    uint32_t struct_bytes; /* sizeof(tandem_npc_desc) */
+    uint32_t plain;        /* 1: there are no turns: answers go on with the text that is said, as it is */
+    const char *persona;   /* who it is, and what its world is like; it never leaves the context. NULL: nothing */
+} tandem_npc_desc;
+
+/* Makes a character, which has read nothing yet.
+ * Returns: OK; ARG; UNSUPPORTED with turns where the language has no form, or where memory has no host's address; NOMEM;
+ *          DEVICE; LOST. *out is NULL on failure.
+ * Owner: the caller, until tandem_npc_destroy(), before its language is destroyed.
+ * Threads: any.
+ * Blocks: for the driver. */
+TANDEM_API tandem_status tandem_npc_create(tandem_language *language, const tandem_npc_desc *desc, tandem_npc **out);
+
+/* Frees a character, and sets *npc NULL.
+ * Returns: OK; ARG if npc or *npc is NULL.
+ * Owner: takes it back.
+ * Threads: no other call with it may run or follow.
+ * Blocks: for a job of its that runs. */
+TANDEM_API tandem_status tandem_npc_destroy(tandem_npc **npc);
+
+/* How tokens are drawn. All zeros: always the most likely one. Steps come in this order, each is left out where its
+ * numbers are 0: bias, penalties, DRY, top k, typical p, top p, min p, XTC, temperature. */
+typedef struct tandem_sampling {
+    uint32_t struct_bytes; /* sizeof(tandem_sampling) */
+    float temperature;     /* divides logits; 0: nothing is drawn */
+    uint64_t seed;
+    uint32_t top_k;                       /* the k most likely tokens stay */
+    float typical_p, top_p, min_p;        /* 0 to 1 */
+    float xtc_probability, xtc_threshold; /* so probably all but the least of those at least so likely are taken out */
+    uint32_t penalty_last;                /* at how many tokens the three look; 0: all */
+    float repetition, frequency, presence;
+    float dry_multiplier, dry_base;       /* off a token that would go on with a repetition of */
+    uint32_t dry_length, dry_last;        /* so many tokens, among the last so many; 0: all */
+    uint32_t bias_count;                  /* of the next two: added to logits; -INFINITY: never */
+    uint32_t reserved;                    /* 0 */
+    const uint32_t *bias_tokens;
+    const float *biases;
+} tandem_sampling;
+
+/* What is said to a character, and how it answers. Zero is a good default for every field but struct_bytes. */
+typedef struct tandem_say {
+    uint32_t struct_bytes;           /* sizeof(tandem_say) */
+    uint32_t most_tokens;            /* of a reply; 0: 256. Never more than the context has room for */
+    const char *text;                /* NULL: it answers the history as it is */
+    const tandem_sampling *sampling; /* NULL: always the most likely token */
+    const char *const *stops;        /* texts that end a reply, and are no part of it */
+    uint32_t stop_count;
+    uint32_t replies;        /* so many, one after the other, of which one is chosen; 0: 1; at most 16 */
+    const char *grammar;     /* what a reply must be, in GBNF; NULL: */
+    const char *json_schema; /* or JSON of this schema; NULL: any text */
+    /* Called by tandem_npc_poll() and _wait() with what a reply gained, as they return it; it may call tandem_npc_cancel()
+     * and nothing else of this character. */
+    void (*on_text)(void *user, uint32_t reply, const char *text, size_t bytes);
+    void *user;
+} tandem_say;
+
+/* Adds a turn of the player's to the history, and begins to answer. Where history and reply have no room in the context, the
+ * oldest turns are forgotten, half of the context at once, but never the persona.
+ * Returns: OK; ARG, also for a grammar or a schema that is wrong, with the place, and for a text alone that has no room;
+ *          UNSUPPORTED for what a schema asks that is not known here; BUSY while it answers; NOMEM.
+ * Owner: what `say` points to is copied.
+ * Threads: one at a time for this character.
+ * Blocks: never on the device; for a text's tokens and a grammar, microseconds to some ms. */
+TANDEM_API tandem_status tandem_npc_say(tandem_npc *npc, const tandem_say *say);
+
+typedef enum tandem_npc_state {
+    TANDEM_NPC_IDLE = 0,    /* nothing is asked of it */
+    TANDEM_NPC_READING = 1, /* what it has not read yet */
+    TANDEM_NPC_TALKING = 2
+} tandem_npc_state;
+
+/* Why a reply ended. */
+typedef enum tandem_reply_end {
+    TANDEM_REPLY_OPEN = 0,     /* it has not */
+    TANDEM_REPLY_ENDED = 1,    /* the model was through, or the grammar was */
+    TANDEM_REPLY_STOPPED = 2,  /* one of the stops came */
+    TANDEM_REPLY_FULL = 3,     /* it has most_tokens, or the context is full */
+    TANDEM_REPLY_CANCELLED = 4,
+    TANDEM_REPLY_FAILED = 5    /* the device did */
+} tandem_reply_end;
+
+typedef struct tandem_npc_news {
+    uint32_t struct_bytes;  /* set by the caller */
+    uint32_t state;         /* tandem_npc_state */
+    uint32_t reply;         /* which of the replies */
+    uint32_t end;           /* tandem_reply_end of that reply, in the news that have its last text */
+    const char *text;       /* what the reply gained since the last news; with a 0 behind it; until the next call */
+    uint64_t text_bytes;
+    uint32_t prompt_tokens; /* of all that comes before the reply; */
+    uint32_t read_tokens;   /* of these, those that were not in its caches */
+    uint32_t reply_tokens;
+    uint32_t forgotten;     /* turns, since its history was set */
+} tandem_npc_news;
+
+/* Goes on as far as it can without waiting, at most by a token.
+ * Returns: OK, with or without news; ARG; UNSUPPORTED if a grammar can be read in too many ways at once; NOMEM; DEVICE or LOST:
+ *          the reply is over then, as FAILED, and the character IDLE.
+ * Owner: the caller's struct is filled; its text is the character's.
+ * Threads: one at a time for this character.
+ * Blocks: never on the device; the first time for some numbers of tokens, to plan. */
+TANDEM_API tandem_status tandem_npc_poll(tandem_npc *npc, tandem_npc_news *news);
+
+/* The same, but waits for news: more text, or an end.
+ * Returns: as tandem_npc_poll(); BUSY when timeout_ns has passed, with news that have no text.
+ * Owner, threads: as tandem_npc_poll().
+ * Blocks: at most timeout_ns; not at all while the character is IDLE. */
+TANDEM_API tandem_status tandem_npc_wait(tandem_npc *npc, uint64_t timeout_ns, tandem_npc_news *news);
+
+/* Ends an answer where it is: no further token comes of it, and what was said stays in the history. Replies that have not
+ * begun never will. Of an IDLE character nothing is ended.
+ * Returns: OK; ARG.
+ * Owner: nothing.
+ * Threads: one at a time for this character.
+ * Blocks: for microseconds. */
+TANDEM_API tandem_status tandem_npc_cancel(tandem_npc *npc);
+
+/* One of the replies to what was said last. */
+typedef struct tandem_npc_reply {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t end;          /* tandem_reply_end */
+    const char *text;      /* until the next tandem_npc_say(), or a history is set */
+    uint64_t text_bytes;
+    uint32_t tokens;
+    /* The mean of the logarithm of how likely its tokens were: the nearer to 0, the surer the model was. 0 where there is
+     * but one reply. */
+    float score;
+} tandem_npc_reply;
+
+/* Reply `index`, which has begun.
+ * Returns: OK; ARG.
+ * Owner: the caller's struct is filled; its text is the character's.
+ * Threads: one at a time for this character.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_npc_get_reply(tandem_npc *npc, uint32_t index, tandem_npc_reply *reply);
+
+/* Of several replies, the one that was said: it goes into the history in place of the one with the best score, which is
+ * there once the last has ended.
+ * Returns: OK; ARG; BUSY while it answers.
+ * Owner: nothing.
+ * Threads: one at a time for this character.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_npc_choose(tandem_npc *npc, uint32_t index);
+
+/* Puts turns in place of the history, of which the persona is no part: as of a saved game.
+ * Returns: OK; ARG; BUSY while it answers; NOMEM.
+ * Owner: turns are copied.
+ * Threads: one at a time for this character.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_npc_set_history(tandem_npc *npc, const tandem_turn *turns, uint32_t count);
+
+/* Fills at most *count turns of the history, and sets *count to how many there are; turns may be NULL.
+ * Returns: OK; ARG; BUSY if *count was too small.
+ * Owner: the caller's array; its texts are the character's, until the history changes.
+ * Threads: one at a time for this character.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_npc_get_history(tandem_npc *npc, uint32_t *count, tandem_turn *turns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,637 @@
+/* Characters: what they answer is what the model's own logits say, whichever way they are asked; what
+ * they read again, forget and refuse; cancelling; several replies; the demo of it all.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine_plugin/npc/utf8.h"
+#include "kernels/model/json.h"
+#include "tandem/plugin.h"
+#include "tests/kernels/llama_file.h"
+
+enum { CONTEXT = 160, WORDS = 300 };
+#define SECONDS 1000000000ull
+
+static const lf_shape shape = {.layers = 2, .dim = 64, .hidden = 128, .heads = 2, .kv_heads = 1,
+                               .head_dim = 32, .rotated_channels = 32, .words = WORDS, .context = CONTEXT,
+                               .dtype = TANDEM_DTYPE_F16, .speaks = true};
+static char path[60];
+static tandem_session *session;
+static tandem_language *language;
+
+static void must(tandem_status status)
+{
+    char why[600];
+
+    if (status == TANDEM_OK)
+        return;
+    tandem_error_text(session, why, sizeof why);
+    fail_msg("%s", why);
+}
+
+static void must_fail(tandem_status status, tandem_status with, const char *says)
+{
+    char why[600] = "";
+
+    assert_int_equal(status, with);
+    tandem_error_text(session, why, sizeof why);
+    if (!strstr(why, says))
+        fail_msg("\"%s\" does not say \"%s\"", why, says);
+}
+
+static int begin(void **state)
+{
+    uint64_t bytes;
+    void *made = lf_make(&shape, NULL, &bytes);
+
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/tandem_npc_%d.gguf", (int)getpid());
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(made, 1, bytes, file) != bytes || fclose(file))
+        return -1;
+    free(made);
+    return tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 1, .rung = TANDEM_RUNG_CPU), &session) ||
+           tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path), &language);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    unlink(path);
+    return tandem_language_destroy(&language) || tandem_session_destroy(&session);
+}
+
+static tandem_npc *npc_of(const char *persona)
+{
+    tandem_npc *npc;
+
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = persona), &npc));
+    return npc;
+}
+
+/* What is answered, which the caller frees; the last news. */
+static char *answer(tandem_npc *npc, const tandem_say *say, tandem_npc_news *last)
+{
+    char *text = calloc(1, 1 << 16);
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+
+    must(tandem_npc_say(npc, say));
+    do {
+        size_t length;
+
+        must(tandem_npc_wait(npc, 60 * SECONDS, &news));
+        assert_int_equal(strlen(news.text), news.text_bytes);
+        for (size_t at = 0; at < news.text_bytes; at += length)
+            assert_int_equal(td_utf8_next(news.text + at, news.text_bytes - at, &length), TD_UTF8_WHOLE);
+        strcat(text, news.text);
+    } while (!news.end || news.state != TANDEM_NPC_IDLE);
+    if (last)
+        *last = news;
+    return text;
+}
+
+/* Weights that are made up make no characters; these are some. */
+#define LETTERS "root ::= [a-z ]+"
+
+static char *answer_to(tandem_npc *npc, const char *text)
+{
+    return answer(npc, &TANDEM_INIT(tandem_say, .text = text, .most_tokens = 12, .grammar = LETTERS), NULL);
+}
+
+/* --- Answers --- */
+
+/* The same, whether it remembers what was said or is told, and by whichever call it goes on. */
+static void test_answers(void **state)
+{
+    tandem_npc *npc = npc_of("A guard."), *other = npc_of("A guard."), *told = npc_of("A guard.");
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+    tandem_turn turns[8] = {TANDEM_INIT(tandem_turn)};
+    uint32_t count = 8;
+    char *first, *second, polled[400] = "";
+    int polls = 0;
+
+    (void)state;
+    first = answer_to(npc, "Hello.");
+    second = answer(npc, &TANDEM_INIT(tandem_say, .text = "And?", .most_tokens = 12, .grammar = LETTERS), &news);
+    assert_true(*first && *second && strcmp(first, second) != 0);
+    assert_int_equal(news.end, TANDEM_REPLY_FULL);
+    assert_int_equal(news.reply_tokens, 12);
+    assert_true(news.read_tokens < news.prompt_tokens / 2);
+
+    must(tandem_npc_get_history(npc, &count, turns));
+    assert_int_equal(count, 4);
+    assert_string_equal(turns[0].text, "Hello.");
+    assert_string_equal(turns[1].text, first);
+    assert_string_equal(turns[2].text, "And?");
+    assert_string_equal(turns[3].text, second);
+    assert_int_equal(turns[3].role, TANDEM_ROLE_NPC);
+    must(tandem_npc_set_history(told, turns, 3));
+    char *same = answer(told, &TANDEM_INIT(tandem_say, .most_tokens = 12, .grammar = LETTERS), &news);
+    assert_string_equal(same, second);
+    assert_int_equal(news.read_tokens, news.prompt_tokens);
+
+    must(tandem_npc_say(other, &TANDEM_INIT(tandem_say, .text = "Hello.", .most_tokens = 12, .grammar = LETTERS)));
+    do {
+        must(tandem_npc_poll(other, &news));
+        strcat(polled, news.text);
+        polls++;
+    } while (news.state != TANDEM_NPC_IDLE);
+    assert_true(polls >= 12);
+    assert_string_equal(polled, first);
+    free(first), free(second), free(same);
+    must(tandem_npc_destroy(&npc));
+    must(tandem_npc_destroy(&other));
+    must(tandem_npc_destroy(&told));
+}
+
+/* Two at once, with one session: what each says does not depend on the other. */
+static void test_two(void **state)
+{
+    static const char *const personas[] = {"A smith.", "A thief, who lies."};
+    tandem_npc *npcs[2] = {npc_of(personas[0]), npc_of(personas[1])};
+    char *alone[2], both[2][400] = {"", ""};
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+    bool talks[2] = {true, true};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        tandem_npc *npc = npc_of(personas[i]);
+
+        alone[i] = answer_to(npc, "Who are you?");
+        must(tandem_npc_destroy(&npc));
+        must(tandem_npc_say(npcs[i], &TANDEM_INIT(tandem_say, .text = "Who are you?", .most_tokens = 12, .grammar = LETTERS)));
+    }
+    while (talks[0] || talks[1])
+        for (int i = 0; i < 2; i++) {
+            if (!talks[i])
+                continue;
+            must(tandem_npc_poll(npcs[i], &news));
+            strcat(both[i], news.text);
+            talks[i] = news.state != TANDEM_NPC_IDLE;
+        }
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(both[i], alone[i]);
+        free(alone[i]);
+        must(tandem_npc_destroy(&npcs[i]));
+    }
+}
+
+/* Seeds make answers others, and the same ones again. */
+static void test_seeds(void **state)
+{
+    tandem_sampling sampling = TANDEM_INIT(tandem_sampling, .temperature = 1.5f, .seed = 3, .top_k = 100);
+    const tandem_say say = TANDEM_INIT(tandem_say, .text = "Well?", .most_tokens = 12, .sampling = &sampling);
+    char *texts[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        tandem_npc *npc = npc_of(NULL);
+
+        sampling.seed = i == 2 ? 4 : 3;
+        texts[i] = answer(npc, &say, NULL);
+        must(tandem_npc_destroy(&npc));
+    }
+    assert_string_equal(texts[0], texts[1]);
+    assert_string_not_equal(texts[0], texts[2]);
+    for (int i = 0; i < 3; i++)
+        free(texts[i]);
+}
+
+static void test_plain(void **state)
+{
+    tandem_npc *npc;
+    tandem_npc_news news;
+    uint32_t count = 0;
+
+    (void)state;
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1, .persona = "Once "), &npc));
+    char *text = answer(npc, &TANDEM_INIT(tandem_say, .text = "upon", .most_tokens = 5), &news);
+    assert_int_equal(news.prompt_tokens, 9);
+    free(text);
+    text = answer(npc, &TANDEM_INIT(tandem_say, .text = "upon a", .most_tokens = 5), &news);
+    assert_int_equal(news.read_tokens, 2);
+    free(text);
+    must(tandem_npc_get_history(npc, &count, NULL));
+    assert_int_equal(count, 0);
+    must(tandem_npc_destroy(&npc));
+}
+
+/* --- What a reply must be --- */
+
+static void test_grammar(void **state)
+{
+    tandem_npc *npc = npc_of("A merchant.");
+    tandem_npc_news news;
+    char *text, why[200];
+    td_json json;
+
+    (void)state;
+    text = answer(npc, &TANDEM_INIT(tandem_say, .text = "Yes?", .grammar = "root ::= \"yes\" | \"no, \" [a-c]{2}"), &news);
+    assert_true(!strcmp(text, "yes") || (!strncmp(text, "no, ", 4) && strlen(text) == 6));
+    assert_int_equal(news.end, TANDEM_REPLY_ENDED);
+    free(text);
+    for (int i = 0; i < 2; i++) { /* the second time with what was learnt of it */
+        text = answer(npc,
+                      &TANDEM_INIT(tandem_say, .text = "What?", .json_schema = "{\"properties\": {\"do\": {\"enum\": "
+                                                                               "[\"give\", \"refuse\"]}, \"n\": {\"type\": "
+                                                                               "\"integer\"}}, \"required\": [\"do\"]}"),
+                      &news);
+        if (td_json_read(text, strlen(text), &json, why, sizeof why) != TANDEM_OK)
+            fail_msg("%s: %s", text, why);
+        td_json_free(&json);
+        free(text);
+    }
+    text = answer(npc, &TANDEM_INIT(tandem_say, .text = "And?", .most_tokens = 3, .json_schema = "{\"const\": 12345}"), &news);
+    assert_string_equal(text, "123");
+    assert_int_equal(news.end, TANDEM_REPLY_FULL);
+    free(text);
+    must(tandem_npc_destroy(&npc));
+}
+
+static void test_stops(void **state)
+{
+    const char *const stops[] = {"zz", "c"};
+    tandem_npc *npc = npc_of(NULL);
+    tandem_npc_news news;
+    char *text = answer(npc,
+                        &TANDEM_INIT(tandem_say, .text = "?", .grammar = "root ::= \"abzcd\"", .stops = stops, .stop_count = 2),
+                        &news);
+
+    (void)state;
+    assert_string_equal(text, "abz");
+    assert_int_equal(news.end, TANDEM_REPLY_STOPPED);
+    free(text);
+    must(tandem_npc_destroy(&npc));
+}
+
+/* --- Several replies --- */
+
+static void test_replies(void **state)
+{
+    enum { REPLIES = 4 };
+    tandem_sampling sampling = TANDEM_INIT(tandem_sampling, .temperature = 1, .seed = 5);
+    tandem_say say = TANDEM_INIT(tandem_say, .text = "A bark!", .most_tokens = 6, .sampling = &sampling, .replies = REPLIES,
+                                 .grammar = LETTERS);
+    tandem_npc *npc = npc_of("A dog."), *one = npc_of("A dog.");
+    tandem_npc_reply replies[REPLIES], none = TANDEM_INIT(tandem_npc_reply);
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+    tandem_turn turns[4] = {TANDEM_INIT(tandem_turn)};
+    char told[REPLIES][200] = {{0}};
+    uint32_t best = 0, count = 4, ends = 0;
+
+    (void)state;
+    must(tandem_npc_say(npc, &say));
+    while (ends < REPLIES) {
+        must(tandem_npc_wait(npc, 60 * SECONDS, &news));
+        strcat(told[news.reply], news.text);
+        ends += news.end != 0;
+        if (news.state != TANDEM_NPC_IDLE)
+            must_fail(tandem_npc_choose(npc, 0), TANDEM_ERROR_BUSY, "it answers what was said before");
+    }
+    for (uint32_t i = 0; i < REPLIES; i++) {
+        replies[i] = TANDEM_INIT(tandem_npc_reply);
+        must(tandem_npc_get_reply(npc, i, &replies[i]));
+        assert_string_equal(replies[i].text, told[i]);
+        assert_true(replies[i].score < 0 && replies[i].tokens <= 6);
+        best = replies[i].score > replies[best].score ? i : best;
+    }
+    assert_string_not_equal(told[0], told[1]);
+    must_fail(tandem_npc_get_reply(npc, REPLIES, &none), TANDEM_ERROR_ARG, "index is 4; 4 have begun");
+    must(tandem_npc_get_history(npc, &count, turns));
+    assert_int_equal(count, 2);
+    assert_string_equal(turns[1].text, told[best]);
+    must(tandem_npc_choose(npc, (best + 1) % REPLIES));
+    must(tandem_npc_get_history(npc, &count, turns));
+    assert_int_equal(count, 2);
+    assert_string_equal(turns[1].text, told[(best + 1) % REPLIES]);
+
+    say.replies = 0; /* the first of several is the only one */
+    char *text = answer(one, &say, NULL);
+    assert_string_equal(text, told[0]);
+    free(text);
+    must(tandem_npc_destroy(&npc));
+    must(tandem_npc_destroy(&one));
+}
+
+/* --- Cancelling, and calls back --- */
+
+typedef struct listener {
+    tandem_npc *npc;
+    char text[400];
+    uint32_t calls, cancels_at;
+} listener;
+
+static void on_text(void *user, uint32_t reply, const char *text, size_t bytes)
+{
+    listener *l = user;
+
+    assert_int_equal(reply, 0);
+    strncat(l->text, text, bytes);
+    if (++l->calls == l->cancels_at)
+        must(tandem_npc_cancel(l->npc));
+}
+
+static void test_cancel(void **state)
+{
+    tandem_npc *npc = npc_of(NULL);
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+    listener l = {.npc = npc, .cancels_at = 2};
+    tandem_turn turns[4] = {TANDEM_INIT(tandem_turn)};
+    uint32_t count = 4;
+    char said[400] = "";
+
+    (void)state;
+    must(tandem_npc_cancel(npc)); /* of nothing */
+    must(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = "Count.", .most_tokens = 50, .grammar = "root ::= [a-z]{50}")));
+    for (int i = 0; i < 3;) {
+        must(tandem_npc_wait(npc, 60 * SECONDS, &news));
+        strcat(said, news.text);
+        i += news.text_bytes > 0;
+    }
+    must_fail(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = "No.")), TANDEM_ERROR_BUSY, "it answers");
+    must_fail(tandem_npc_set_history(npc, NULL, 0), TANDEM_ERROR_BUSY, "it answers");
+    must(tandem_npc_cancel(npc));
+    must(tandem_npc_poll(npc, &news));
+    assert_int_equal(news.end, TANDEM_REPLY_CANCELLED);
+    assert_int_equal(news.state, TANDEM_NPC_IDLE);
+    assert_int_equal(news.text_bytes, 0);
+    must(tandem_npc_poll(npc, &news));
+    assert_int_equal(news.end, TANDEM_REPLY_OPEN);
+    must(tandem_npc_get_history(npc, &count, turns));
+    assert_int_equal(count, 2);
+    assert_string_equal(turns[1].text, said);
+
+    /* In the middle of reading, and at once something else, which is as if nothing had been. */
+    must(tandem_npc_set_history(npc, NULL, 0));
+    must(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = "A long text that takes a while to read, is it not?")));
+    must(tandem_npc_poll(npc, &news));
+    must(tandem_npc_cancel(npc));
+    must(tandem_npc_set_history(npc, NULL, 0));
+    char *text = answer_to(npc, "Hm?");
+    tandem_npc *fresh = npc_of(NULL);
+    char *same = answer_to(fresh, "Hm?");
+    assert_string_equal(text, same);
+
+    must(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = "Again.", .most_tokens = 50, .grammar = "root ::= [a-z]{50}",
+                                          .on_text = on_text, .user = &l)));
+    do
+        must(tandem_npc_wait(npc, 60 * SECONDS, &news));
+    while (news.state != TANDEM_NPC_IDLE);
+    assert_int_equal(news.end, TANDEM_REPLY_CANCELLED);
+    assert_int_equal(l.calls, 2);
+    assert_int_equal(strlen(l.text), 2);
+    free(text), free(same);
+    must(tandem_npc_destroy(&npc));
+    must(tandem_npc_destroy(&fresh));
+}
+
+static void test_timeout(void **state)
+{
+    tandem_npc *npc = npc_of(NULL);
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+
+    (void)state;
+    must(tandem_npc_wait(npc, 60 * SECONDS, &news)); /* at once, as there is nothing to wait for */
+    must(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = "Now!", .most_tokens = 4)));
+    assert_int_equal(tandem_npc_wait(npc, 0, &news), TANDEM_ERROR_BUSY);
+    assert_int_equal(news.state, TANDEM_NPC_READING);
+    must(tandem_npc_destroy(&npc)); /* in the middle of it */
+    assert_null(npc);
+}
+
+/* --- The context --- */
+
+static void test_forgetting(void **state)
+{
+    tandem_npc *npc = npc_of("A sage.");
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+    char text[40];
+    uint32_t forgotten = 0, shifts = 0;
+
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        snprintf(text, sizeof text, "Question %d?", i);
+        char *said = answer(npc, &TANDEM_INIT(tandem_say, .text = text, .most_tokens = 10), &news);
+
+        assert_true(*said && news.prompt_tokens + 10 <= CONTEXT);
+        shifts += news.forgotten != forgotten;
+        forgotten = news.forgotten;
+        free(said);
+    }
+    assert_true(shifts >= 2 && shifts < 8); /* many at once, so not each time */
+    assert_int_equal(forgotten % 2, 0);     /* what is left begins with the player's turn */
+
+    uint32_t count = 0;
+    must(tandem_npc_get_history(npc, &count, NULL));
+    assert_int_equal(count, 24 - forgotten);
+    char *big = calloc(1, CONTEXT + 1);
+    memset(big, 'x', CONTEXT);
+    must_fail(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = big)), TANDEM_ERROR_ARG, "the context has 160");
+    must(tandem_npc_get_history(npc, &forgotten, NULL));
+    assert_int_equal(forgotten, count);
+    big[CONTEXT - 60] = 0; /* it has room, but not for all of the reply */
+    free(answer(npc, &TANDEM_INIT(tandem_say, .text = big, .most_tokens = 1000), &news));
+    assert_true(news.prompt_tokens + news.reply_tokens <= CONTEXT);
+    free(big);
+    must(tandem_npc_destroy(&npc));
+}
+
+/* --- Refusals --- */
+
+static void test_refusals(void **state)
+{
+    tandem_npc *npc = npc_of(NULL), *plain, *none = NULL;
+    tandem_language *made = NULL;
+    const char *const stops[] = {""};
+    const struct {
+        tandem_say say;
+        tandem_status status;
+        const char *says;
+    } cases[] = {
+        {TANDEM_INIT(tandem_say), TANDEM_ERROR_ARG, "say.text is NULL, and nothing was said before"},
+        {TANDEM_INIT(tandem_say, .text = "a", .grammar = "root ::= x"), TANDEM_ERROR_ARG, "say.grammar: line 1: 'x' is defined nowhere"},
+        {TANDEM_INIT(tandem_say, .text = "a", .json_schema = "{\"pattern\": 1}"), TANDEM_ERROR_UNSUPPORTED,
+         "say.json_schema: schema at #/pattern"},
+        {TANDEM_INIT(tandem_say, .text = "a", .grammar = "x", .json_schema = "{}"), TANDEM_ERROR_ARG, "go alone"},
+        {TANDEM_INIT(tandem_say, .text = "a", .replies = 17), TANDEM_ERROR_ARG, "say.replies is 17; at most 16"},
+        {TANDEM_INIT(tandem_say, .text = "a", .stop_count = 1), TANDEM_ERROR_ARG, "say.stops is NULL"},
+        {TANDEM_INIT(tandem_say, .text = "a", .stop_count = 1, .stops = stops), TANDEM_ERROR_ARG, "say.stops[0] is empty"},
+        {TANDEM_INIT(tandem_say, .text = "a", .sampling = &TANDEM_INIT(tandem_sampling, .temperature = -1)), TANDEM_ERROR_ARG,
+         "temperature is -1"},
+        {TANDEM_INIT(tandem_say, .text = "a", .sampling = &TANDEM_INIT(tandem_sampling, .bias_count = 1)), TANDEM_ERROR_ARG,
+         "bias_tokens or biases is NULL"},
+        {TANDEM_INIT(tandem_say, .text = "a",
+                     .sampling = &TANDEM_INIT(tandem_sampling, .bias_count = 1, .bias_tokens = &(uint32_t){WORDS}, .biases = &(float){1})),
+         TANDEM_ERROR_ARG, "biases[0]"},
+        {(tandem_say){.text = "a"}, TANDEM_ERROR_ARG, "struct_bytes"},
+    };
+    uint32_t count = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        must_fail(tandem_npc_say(npc, &cases[i].say), cases[i].status, cases[i].says);
+    must(tandem_npc_get_history(npc, &count, NULL));
+    assert_int_equal(count, 0);
+    must_fail(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 2), &none), TANDEM_ERROR_ARG, "desc.plain is 2");
+    must_fail(tandem_npc_set_history(npc, &TANDEM_INIT(tandem_turn, .role = 3, .text = ""), 1), TANDEM_ERROR_ARG, "turns[0].role is none");
+    must_fail(tandem_npc_set_history(npc, &TANDEM_INIT(tandem_turn), 1), TANDEM_ERROR_ARG, "turns[0].text is NULL");
+    must_fail(tandem_language_destroy(&language), TANDEM_ERROR_ARG, "language has 1 characters");
+    must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc), &made), TANDEM_ERROR_ARG, "desc.path is NULL");
+    must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = "/none"), &made), TANDEM_ERROR_IO, "/none");
+    must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .form = "klingon"), &made),
+              TANDEM_ERROR_UNSUPPORTED, "desc.form is 'klingon'");
+    must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .precision = 9), &made), TANDEM_ERROR_ARG,
+              "desc.precision is 9");
+    assert_null(made);
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1), &plain));
+    must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say)), TANDEM_ERROR_ARG, "say.text is NULL");
+    must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say, .text = "")), TANDEM_ERROR_ARG, "has no token");
+    must(tandem_npc_destroy(&plain));
+    must(tandem_npc_destroy(&npc));
+    assert_int_equal(tandem_npc_destroy(&npc), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_npc_say(NULL, &cases[0].say), TANDEM_ERROR_ARG);
+}
+
+static void test_info(void **state)
+{
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+    tandem_npc *npc = npc_of(NULL);
+
+    (void)state;
+    must(tandem_language_get_info(language, &info));
+    assert_int_equal(info.context, CONTEXT);
+    assert_int_equal(info.words, WORDS);
+    assert_int_equal(info.npcs, 1);
+    assert_string_equal(info.form, "chatml");
+    assert_true(info.npc_bytes >= 2 * 2 * CONTEXT * 32 * 2); /* layers, K and V, tokens, channels, fp16 */
+    must(tandem_npc_destroy(&npc));
+}
+
+/* Structs of games that were built before, and after. */
+static void test_structs(void **state)
+{
+    enum { KNOWN = offsetof(tandem_npc_news, prompt_tokens), MORE = 16 };
+    struct {
+        tandem_say say;
+        unsigned char more[MORE];
+    } longer = {.say = {.struct_bytes = sizeof longer, .text = "Hi", .most_tokens = 1}};
+    struct {
+        tandem_turn turn;
+        uint64_t more;
+    } turns[2] = {{{sizeof turns[0], TANDEM_ROLE_USER, "a"}, 0}, {{sizeof turns[0], TANDEM_ROLE_NPC, "b"}, 0}};
+    tandem_npc *npc = npc_of(NULL);
+    tandem_npc_news news;
+    uint32_t count = 2;
+
+    (void)state;
+    longer.more[3] = 7;
+    must_fail(tandem_npc_say(npc, &longer.say), TANDEM_ERROR_UNSUPPORTED, "the byte at offset 75 is 7, not 0");
+    longer.more[3] = 0;
+    must(tandem_npc_say(npc, &longer.say));
+    memset(&news, 0xaa, sizeof news);
+    news.struct_bytes = KNOWN;
+    must(tandem_npc_wait(npc, 60 * SECONDS, &news));
+    assert_int_equal(news.struct_bytes, KNOWN);
+    assert_int_equal(news.end, TANDEM_REPLY_FULL);
+    assert_int_equal(news.prompt_tokens, 0xaaaaaaaa);
+    must(tandem_npc_set_history(npc, &turns[0].turn, 2));
+    turns[0].turn.text = turns[1].turn.text = NULL;
+    turns[1].more = UINT64_MAX;
+    must(tandem_npc_get_history(npc, &count, &turns[0].turn));
+    assert_string_equal(turns[0].turn.text, "a");
+    assert_string_equal(turns[1].turn.text, "b");
+    assert_int_equal(turns[1].more, 0);
+    count = 1;
+    must_fail(tandem_npc_get_history(npc, &count, &turns[0].turn), TANDEM_ERROR_BUSY, "*count is too small");
+    assert_int_equal(count, 2);
+    must(tandem_npc_destroy(&npc));
+}
+
+/* After fork() the child's are copies that are of no use. */
+static void test_fork(void **state)
+{
+    tandem_npc *npc = npc_of(NULL), *other = NULL;
+    int status;
+
+    (void)state;
+    const pid_t child = fork();
+    if (!child) {
+        tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+        tandem_language_info info = TANDEM_INIT(tandem_language_info);
+        tandem_npc_reply reply = TANDEM_INIT(tandem_npc_reply);
+        uint32_t count = 0;
+        const tandem_status all[] = {
+            tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc), &other),
+            tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = "Hi")),
+            tandem_npc_poll(npc, &news),
+            tandem_npc_wait(npc, 60 * SECONDS, &news),
+            tandem_npc_cancel(npc),
+            tandem_npc_get_reply(npc, 0, &reply),
+            tandem_npc_choose(npc, 0),
+            tandem_npc_set_history(npc, NULL, 0),
+            tandem_npc_get_history(npc, &count, NULL),
+            tandem_npc_destroy(&npc),
+            tandem_language_get_info(language, &info),
+            tandem_language_destroy(&language),
+        };
+        int wrong = !npc || !language || other;
+
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            wrong += all[i] != TANDEM_ERROR_ARG;
+        _exit(wrong);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    free(answer_to(npc, "Still there?"));
+    must(tandem_npc_destroy(&npc));
+}
+
+/* What is there to be copied. */
+static void test_demo(void **state)
+{
+    char command[200], text[2000] = "";
+
+    (void)state;
+    if (access("./npc_minimal", X_OK)) {
+        print_message("npc_minimal was not built\n");
+        skip();
+    }
+    snprintf(command, sizeof command, "printf 'Hello.\\n\\nWho are you?\\n' | ./npc_minimal %s 'A smith.'", path);
+    FILE *demo = popen(command, "r");
+    assert_non_null(demo);
+    assert_true(fread(text, 1, sizeof text - 1, demo) > 2);
+    assert_int_equal(pclose(demo), 0);
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    demo = popen("./npc_minimal /none 2>&1", "r");
+    assert_non_null(demo);
+    text[fread(text, 1, sizeof text - 1, demo)] = 0;
+    assert_int_equal(WEXITSTATUS(pclose(demo)), 1);
+    assert_non_null(strstr(text, "/none: tandem_language_create: '/none': '/none': No such"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),  cmocka_unit_test(test_two),        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_plain),    cmocka_unit_test(test_grammar),    cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_replies),  cmocka_unit_test(test_cancel),     cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_forgetting), cmocka_unit_test(test_refusals), cmocka_unit_test(test_info),
+        cmocka_unit_test(test_structs),  cmocka_unit_test(test_fork),       cmocka_unit_test(test_demo),
+    };
+
+    return cmocka_run_group_tests(tests, begin, end);
+}
