@@ -50,25 +50,39 @@ void td_history_drop_last(td_history *h)
     free((char *)h->turns[--h->count].text);
 }
 
-static void forget(td_history *h, size_t count)
+/* The system's turns at the beginning, which stay. */
+static size_t count_kept(const td_history *h)
 {
-    for (size_t i = 0; i < count; i++)
-        free((char *)h->turns[i].text);
-    h->count -= count;
-    memmove(h->turns, h->turns + count, h->count * sizeof *h->turns);
-    h->forgotten += (uint32_t)count;
+    size_t kept = 0;
+
+    while (kept < h->count && h->turns[kept].role == TD_CHAT_SYSTEM)
+        kept++;
+    return kept;
 }
 
-/* Persona and turns from `first` on; `turns` has room for all. */
-static tandem_status encode_from(const td_history *h, size_t first, const td_tokenizer *t,
-                                 const td_chat_form *form, td_chat_turn *turns, td_tokens *out,
-                                 char *why, size_t why_bytes)
+/* Those behind what is kept, before `first`. */
+static void forget(td_history *h, size_t kept, size_t first)
+{
+    for (size_t i = kept; i < first; i++)
+        free((char *)h->turns[i].text);
+    memmove(h->turns + kept, h->turns + first, (h->count - first) * sizeof *h->turns);
+    h->count -= first - kept;
+    h->forgotten += (uint32_t)(first - kept);
+}
+
+/* Persona, what is kept, and turns from `first` on; `turns` has room for all. */
+static tandem_status encode_from(const td_history *h, size_t kept, size_t first,
+                                 const td_tokenizer *t, const td_chat_form *form,
+                                 td_chat_turn *turns, td_tokens *out, char *why, size_t why_bytes)
 {
     size_t count = 0;
 
     out->count = 0;
     if (h->persona)
         turns[count++] = (td_chat_turn){TD_CHAT_SYSTEM, h->persona, strlen(h->persona)};
+    if (kept)
+        memcpy(turns + count, h->turns, kept * sizeof *turns);
+    count += kept;
     if (h->count > first)
         memcpy(turns + count, h->turns + first, (h->count - first) * sizeof *turns);
     return td_chat_encode(t, form, turns, count + h->count - first, true, out, why, why_bytes);
@@ -88,16 +102,17 @@ tandem_status td_history_encode(td_history *h, const td_tokenizer *t, const td_c
                                 size_t why_bytes)
 {
     td_chat_turn *turns = malloc((h->count + 1) * sizeof *turns);
-    size_t first = 0, most = context > reply ? context - reply : 0;
+    const size_t kept = count_kept(h);
+    size_t first = kept, most = context > reply ? context - reply : 0;
     tandem_status status;
 
     if (!turns)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for %zu turns", h->count);
-    status = encode_from(h, first, t, form, turns, out, why, why_bytes);
+    status = encode_from(h, kept, first, t, form, turns, out, why, why_bytes);
     while (status == TANDEM_OK && out->count > most && first + 1 < h->count) {
         first = next_first(h, first);
         most = context / 2;
-        status = encode_from(h, first, t, form, turns, out, why, why_bytes);
+        status = encode_from(h, kept, first, t, form, turns, out, why, why_bytes);
     }
     free(turns);
     if (status == TANDEM_OK && out->count >= context)
@@ -105,6 +120,6 @@ tandem_status td_history_encode(td_history *h, const td_tokenizer *t, const td_c
                          "persona and text have %zu tokens; the context has %u, with a reply",
                          out->count, (unsigned)context);
     if (status == TANDEM_OK)
-        forget(h, first);
+        forget(h, kept, first);
     return status;
 }

@@ -23,8 +23,8 @@ tandem_status td_history_add(td_history *h, td_chat_role role, const char *text,
 void td_history_drop_last(td_history *h);
 
 /* The tokens of a dialogue, up to where a reply begins, with room for `reply` more below `context`:
- * where there is none the oldest turns are forgotten, up to half of the context. ARG, and nothing is
- * forgotten, where persona and last turn have no room; NOMEM. */
+ * where there is none the oldest turns are forgotten, up to half of the context, but for the
+ * system's at the beginning. ARG, and nothing is forgotten, where what stays has no room; NOMEM. */
 tandem_status td_history_encode(td_history *h, const td_tokenizer *t, const td_chat_form *form,
                                 uint32_t context, uint32_t reply, td_tokens *out, char *why,
                                 size_t why_bytes);

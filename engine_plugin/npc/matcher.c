@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    MOST_STACKS = 4096,    /* of a state; */
+    MOST_STACKS = 1024,    /* of a state; */
     MOST_STATES = 1 << 15, /* and of those that are kept, */
     MOST_FRAMES = 1 << 20,
     STATES_KEPT = 4096, /* beyond which, between tokens, all but the last are forgotten */

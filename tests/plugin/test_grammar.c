@@ -358,7 +358,7 @@ static void test_ambiguous(void **state)
     for (int i = 0; i < 30 && td_matcher_add(m, "a", 1); i++)
         continue;
     assert_int_equal(td_matcher_tokens(m, &bits, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "more than 4096 ways at once"));
+    assert_non_null(strstr(why, "more than 1024 ways at once"));
     assert_true(takes(m, "aadbc", 5));
     td_matcher_destroy(&m);
     td_grammar_destroy(&g);

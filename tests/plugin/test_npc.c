@@ -449,6 +449,28 @@ static void test_forgetting(void **state)
     must(tandem_npc_destroy(&npc));
 }
 
+/* What the system says first stays, however long the dialogue is. */
+static void test_system_turns(void **state)
+{
+    enum { TURNS = 12 };
+    tandem_npc *npc = npc_of(NULL);
+    tandem_turn turns[TURNS];
+    uint32_t count = TURNS;
+
+    (void)state;
+    for (uint32_t i = 0; i < TURNS; i++)
+        turns[i] = TANDEM_INIT(tandem_turn, .role = i < 2 ? TANDEM_ROLE_SYSTEM : TANDEM_ROLE_USER,
+                               .text = i < 2 ? "A rule." : "A question?");
+    must(tandem_npc_set_history(npc, turns, TURNS));
+    free(answer(npc, &TANDEM_INIT(tandem_say, .most_tokens = 4, .grammar = LETTERS), NULL));
+    must(tandem_npc_get_history(npc, &count, turns));
+    assert_in_range(count, 4, TURNS - 1);
+    assert_int_equal(turns[1].role, TANDEM_ROLE_SYSTEM);
+    assert_int_equal(turns[2].role, TANDEM_ROLE_USER);
+    assert_int_equal(turns[count - 1].role, TANDEM_ROLE_NPC);
+    must(tandem_npc_destroy(&npc));
+}
+
 /* --- Refusals --- */
 
 static void test_refusals(void **state)
@@ -631,6 +653,7 @@ int main(void)
         cmocka_unit_test(test_replies),  cmocka_unit_test(test_cancel),     cmocka_unit_test(test_timeout),
         cmocka_unit_test(test_forgetting), cmocka_unit_test(test_refusals), cmocka_unit_test(test_info),
         cmocka_unit_test(test_structs),  cmocka_unit_test(test_fork),       cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_system_turns),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

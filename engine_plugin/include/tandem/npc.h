@@ -145,7 +145,7 @@ typedef struct tandem_say {
 } tandem_say;
 
 /* Adds a turn of the player's to the history, and begins to answer. Where history and reply have no room in the context, the
- * oldest turns are forgotten, half of the context at once, but never the persona.
+ * oldest turns are forgotten, half of the context at once, but never the persona, nor the system's turns that come first.
  * Returns: OK; ARG, also for a grammar or a schema that is wrong, with the place, and for a text alone that has no room;
  *          UNSUPPORTED for what a schema asks that is not known here; BUSY while it answers; NOMEM.
  * Owner: what `say` points to is copied.
