@@ -4,7 +4,7 @@
 td_packages="gcc g++ cmake ninja-build pkg-config python3 python3-numpy
 libvulkan-dev mesa-vulkan-drivers vulkan-validationlayers glslc
 libsdl2-dev libcglm-dev libimgui-dev libstb-dev libcmocka-dev libjansson-dev libpng-dev libopenexr-dev
-libpcre2-dev libzstd-dev zstd
+libpcre2-dev libzstd-dev zstd libmicrohttpd-dev
 xvfb xauth libxtst6 fonts-dejavu-core"
 
 td_say() {

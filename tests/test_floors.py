@@ -54,6 +54,7 @@ ROOMS = [
       for at, unit in enumerate(UNITS)),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
+    ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and
     ("demo/npc_minimal.", "npc_minimal", PUBLIC),  # who makes characters
     ("engine_plugin/setup/", "setup", PUBLIC | {"base", "os", "integrate"} | {"api"}),
@@ -86,14 +87,15 @@ OUTSIDE = [
     (re.compile(r"nvtx3/"), {"exec"}),
     (re.compile(r"immintrin|cpuid"), {"cpu"} | TESTS | FAMILIES),
     (re.compile(r"zstd"), {"cuda"} | TESTS),
-    (re.compile(r"jansson"), {"model", "client", "tool", "integrate", "demo"} | TESTS),
+    (re.compile(r"jansson"), {"model", "client", "tool", "serve", "integrate", "demo"} | TESTS),
+    (re.compile(r"microhttpd"), {"serve"}),
     (re.compile(r"pcre2"), {"npc"}),
     (re.compile(r"SDL"), {"demo"}),
     (re.compile(r"imgui|backends/imgui"), {"demo"}),
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
                    r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
-SYSTEM = {"os", "tool", "integrate", "demo"} | TESTS | DAEMON
+SYSTEM = {"os", "tool", "serve", "integrate", "demo"} | TESTS | DAEMON
 OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/", "tests/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}

@@ -27,35 +27,34 @@ bool tool_program(const char *name, char *path, size_t bytes)
     return false;
 }
 
-/* Becomes tandem-bench with these words behind its name. */
-static int become(const char *command, int argc, char **argv, const char *first)
+int tool_become(const char *command, const char *name, int argc, char **argv, const char *first)
 {
     char path[4096];
     char **words = calloc((size_t)argc + 3, sizeof *words);
     int count = 0;
     if (!words)
         return tool_fail(command, "out of memory");
-    words[count++] = (char *)"tandem-bench";
+    words[count++] = (char *)name;
     if (first)
         words[count++] = (char *)first;
     memcpy(words + count, argv, (size_t)argc * sizeof *words);
     errno = ENOENT;
-    if (tool_program("tandem-bench", path, sizeof path))
+    if (tool_program(name, path, sizeof path))
         execv(path, words);
     const int error = errno;
     free(words);
     if (error == ENOENT)
-        return tool_fail(command, "tandem-bench, which does this, is not installed: neither beside tandem nor in " TD_TO_LIBEXEC
-                                  " from there");
+        return tool_fail(command, "%s, which does this, is not installed: neither beside tandem nor in " TD_TO_LIBEXEC " from there",
+                         name);
     return tool_fail(command, "%s: %s", path, strerror(error));
 }
 
 int tool_bench(int argc, char **argv)
 {
-    return become("bench", argc, argv, NULL);
+    return tool_become("bench", "tandem-bench", argc, argv, NULL);
 }
 
 int tool_accuracy(int argc, char **argv)
 {
-    return become("accuracy", argc, argv, "accuracy");
+    return tool_become("accuracy", "tandem-bench", argc, argv, "accuracy");
 }

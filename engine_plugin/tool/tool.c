@@ -44,6 +44,7 @@ static const struct {
     {"generate", tool_generate},
     {"logits", tool_logits},
     {"perplexity", tool_perplexity},
+    {"serve", tool_serve},
     {"doctor", tool_doctor},
     {"info", tool_info},
     {"top", tool_top},

@@ -117,6 +117,9 @@ void tool_cuda_close(tool_cuda *cuda);
 
 /* A program of ours, beside this one or where installations have it: "tandem-bench", "tandemd". False if it is in neither. */
 bool tool_program(const char *name, char *path, size_t bytes);
+/* Becomes that program, with these words behind its name; `first`, if it is not NULL, before them. Returns after a line that says
+ * why not. */
+int tool_become(const char *command, const char *name, int argc, char **argv, const char *first);
 
 /* Reads a table that `tandem tune` wrote, as text that the caller frees, or parsed. False, and the reason, if it is none. */
 bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes);
@@ -154,13 +157,14 @@ int tool_tokenize(int argc, char **argv);
 int tool_generate(int argc, char **argv);
 int tool_logits(int argc, char **argv);
 int tool_perplexity(int argc, char **argv);
+int tool_serve(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
 int tool_top(int argc, char **argv);
 extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
 extern const char *const tool_calibrate_help, *const tool_info_help, *const tool_doctor_help, *const tool_top_help;
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help, *const tool_plan_help;
 extern const char *const tool_fetch_help, *const tool_tokenize_help, *const tool_generate_help, *const tool_run_help;
-extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help;
+extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help, *const tool_serve_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
     *const tool_bench_linear_help, *const tool_bench_daemon_help;
 

@@ -53,6 +53,13 @@ if [ -x "$build/tandem" ]; then
             exit 1
         }
     fi
+    if [ -x "$build/tandem-serve" ]; then
+        env -i "$prefix/bin/tandem" serve --model none 2>"$work/log" || [ $? = 1 ] || exit 1
+        grep -q '^tandem serve: --model: ' "$work/log" || {
+            echo "tandem does not find tandem-serve: $(cat "$work/log")"
+            exit 1
+        }
+    fi
     cp "$prefix/bin/tandem" "$work/alone"
     for command in bench accuracy; do
         "$work/alone" $command --quick 2>"$work/log" || [ $? = 1 ] || exit 1

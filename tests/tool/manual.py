@@ -15,10 +15,11 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan denoise fetch tokenize generate logits perplexity doctor info top bench bench-handover bench-attention bench-linear bench-daemon
-tune probe version help""".split()
+TOPICS = """sample-qkv attend accuracy calibrate run plan denoise fetch tokenize generate logits perplexity serve doctor info top bench
+bench-handover bench-attention bench-linear bench-daemon tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
-FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c"}
+FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c",
+         "serve": "engine_plugin/serve/main.c" if pathlib.Path(TOOL).with_name("tandem-serve").exists() else None}
 FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon")}
 
 
@@ -64,7 +65,8 @@ class Manual(unittest.TestCase):
                     needs = ["fp22"] if topic == "probe" else []
                     needs += ["--in", "F", "--out", "G", "--precision", "8b"] if topic == "attend" else []
                     needs += ["--out", "G"] if topic == "sample-qkv" else []
-                    needs += ["--model", "M"] if topic in ("plan", "run", "denoise", "tokenize", "generate", "logits", "perplexity") else []
+                    needs += ["--model", "M"] if topic in ("plan", "run", "denoise", "tokenize", "generate", "logits", "perplexity",
+                                                           "serve") else []
                     needs += ["--prompt", "T"] if topic == "generate" else []
                     needs += ["--tokens", "1", "--out", "G"] if topic == "logits" else []
                     needs += ["--text", "T"] if topic == "perplexity" else []
@@ -199,7 +201,7 @@ class FirstSteps(unittest.TestCase):
         self.assertIn("attend", [words[1] for words in shown])
         with tempfile.TemporaryDirectory() as folder:
             for words in shown:
-                if words[1] in ("bench", "tune", "fetch", "tokenize", "generate", "perplexity"):  # minutes, a GPU, PyPI
+                if words[1] in ("bench", "tune", "fetch", "tokenize", "generate", "serve", "perplexity"):  # minutes, a GPU, PyPI
                     words = [*words, "--help"]
                 run = tool(*words[1:], cwd=folder)
                 self.assertEqual((run.returncode, run.stderr), (0, ""), words)

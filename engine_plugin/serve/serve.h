@@ -1,0 +1,151 @@
+/* `tandem serve`: an endpoint that speaks the HTTP of OpenAI's, on characters of one language.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *   main.c      options, and how it begins and ends
+ *   http.c      connections: what is asked, by whom, and how answers leave
+ *   slots.c     characters, and whose turn it is
+ *   exchange.c  what goes from one to the other
+ *   ask.c       a request's JSON, checked
+ *   tell.c      an answer's JSON
+ *
+ * Two threads: libmicrohttpd's has the connections, the other one the characters. What is between
+ * them are exchanges, under one lock: a connection whose answer is not there yet is suspended.
+ */
+#ifndef TD_SERVE_H
+#define TD_SERVE_H
+
+#include <jansson.h>
+#include <microhttpd.h>
+
+#include "interop/base.h"
+#include "interop/os/clock.h"
+#include "interop/os/thread.h"
+#include "tandem/npc.h"
+
+enum { SERVE_BODY_BYTES = 1 << 20 /* of a request, at most */, SERVE_WHY_BYTES = 600 };
+
+typedef struct serve_options {
+    const char *model, *listen, *token; /* token: NULL, none is asked for */
+    uint16_t port;
+    uint32_t slots, queue, connections, timeout_s, context;
+} serve_options;
+
+/* --- What is asked --- */
+
+typedef struct serve_ask {
+    json_t *root; /* which texts are in */
+    bool chat;    /* else a text is to be gone on with */
+    bool stream, usage;
+    const char *user; /* whose slot it is to be; NULL: any */
+    const char *prompt;
+    tandem_turn *turns;
+    uint32_t turn_count;
+    tandem_sampling sampling;
+    const char **stops;
+    uint32_t *bias_tokens;
+    float *biases;
+    char *schema; /* as a text */
+    tandem_say say;
+} serve_ask;
+
+/* From a request's body. False, and why. *ask is to be freed in any case. */
+bool serve_ask_read(serve_ask *ask, bool chat, const char *body, size_t bytes, char *why,
+                    size_t why_bytes);
+void serve_ask_free(serve_ask *ask);
+
+/* --- What is answered --- */
+
+/* Grows as it is written to. */
+typedef struct serve_text {
+    char *text;
+    size_t bytes, room;
+} serve_text;
+
+typedef struct exchange {
+    struct MHD_Connection *connection; /* NULL: it is gone */
+    bool suspended;
+    bool asked; /* what follows is in use */
+    serve_text body;
+    serve_ask ask;
+    unsigned status; /* of HTTP; 0: not known yet */
+    serve_text out;
+    size_t sent;
+    bool done;      /* nothing will be added to `out` */
+    uint32_t users; /* connection, queue or slot */
+    char id[40];
+    int64_t created;
+    struct exchange *next; /* in the queue */
+} exchange;
+
+/* An error as OpenAI's are. */
+void serve_tell_error(serve_text *to, unsigned status, const char *what);
+/* All of an answer: its replies, of which there are so many. */
+void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t replies,
+                      const tandem_npc_news *last);
+/* More of a stream: a reply's text, or its end. */
+void serve_tell_part(exchange *e, const char *model, const tandem_npc_news *news);
+/* A stream's end. */
+void serve_tell_end(exchange *e, const char *model, const tandem_npc_news *last, uint32_t tokens);
+void serve_tell_models(serve_text *to, const char *model, int64_t created);
+
+void serve_put(serve_text *to, const char *text, size_t bytes);
+void serve_put_json(serve_text *to, json_t *json); /* which it takes */
+
+/* --- The server --- */
+
+typedef struct serve_counts {
+    uint64_t requests, refused, answered, cancelled, failed;
+    uint64_t prompt_tokens, read_tokens, reply_tokens;
+} serve_counts;
+
+typedef struct slot {
+    tandem_npc *npc; /* NULL: not made yet */
+    bool chat;
+    char user[64];   /* the last one's; "": nobody's */
+    uint64_t used;   /* when, in turns */
+    exchange *exchange;
+    uint32_t tokens; /* of replies that have ended */
+} slot;
+
+typedef struct server {
+    serve_options options;
+    tandem_session *session;
+    tandem_language *language;
+    char model[128]; /* its name */
+    int64_t begun;
+
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    exchange *queue;
+    uint32_t queued, asked; /* asked: whose connection waits for an answer, or has one coming */
+    uint64_t numbers; /* of exchanges that were begun */
+    bool stopping;
+    serve_counts counts;
+
+    slot *slots;
+    uint64_t turns;
+    pthread_t thread;
+    struct MHD_Daemon *daemon;
+} server;
+
+/* http.c. False after a line that says why not; *port is what it listens on. */
+bool serve_http_begin(server *s, uint16_t *port);
+void serve_http_end(server *s);
+
+/* exchange.c, all with the lock. suspend: until it is woken nothing is done for its connection.
+ * gone: its client reads no more. release: one of its users has no more use for it. */
+void serve_suspend_locked(exchange *e);
+void serve_wake_locked(exchange *e);
+bool serve_is_gone_locked(const exchange *e);
+void serve_release_locked(exchange *e);
+
+/* slots.c. False where there is no memory or no thread. */
+bool serve_slots_begin(server *s);
+/* Ends what goes on, and the thread. */
+void serve_slots_end(server *s);
+/* False: the queue is full. */
+bool serve_enqueue_locked(server *s, exchange *e);
+uint32_t serve_busy_locked(const server *s);
+
+#endif

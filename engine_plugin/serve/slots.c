@@ -1,0 +1,315 @@
+/* Characters, and whose turn it is. See serve.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * One thread polls all characters in turn, which the session computes one after the other. A user
+ * keeps a slot as long as nobody needs it more: what it has read already it does not read again.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine_plugin/serve/serve.h"
+
+#define TURN_NS 5000000u   /* how long a character is waited for before the next one is looked at */
+#define LOOK_NS 100000000u /* how often it is seen who has gone while all slots are busy */
+
+/* --- Exchanges --- */
+
+static void refuse_locked(exchange *e, unsigned status, const char *why)
+{
+    if (!e->status) {
+        e->status = status;
+        serve_tell_error(&e->out, status, why);
+    } else if (e->ask.stream) { /* it has begun: the stream says so */
+        serve_put(&e->out, "data: ", 6);
+        serve_tell_error(&e->out, status, why);
+        serve_put(&e->out, "\n\n", 2);
+    }
+    e->done = true;
+    serve_wake_locked(e);
+}
+
+bool serve_enqueue_locked(server *s, exchange *e)
+{
+    exchange **last = &s->queue;
+
+    if (s->queued == s->options.queue)
+        return false;
+    while (*last)
+        last = &(*last)->next;
+    *last = e;
+    e->next = NULL;
+    e->users++;
+    s->queued++;
+    pthread_cond_signal(&s->work);
+    return true;
+}
+
+uint32_t serve_busy_locked(const server *s)
+{
+    uint32_t busy = 0;
+
+    for (uint32_t i = 0; i < s->options.slots; i++)
+        busy += s->slots[i].exchange != NULL;
+    return busy;
+}
+
+/* --- Whose slot --- */
+
+static bool is_users(const slot *l, const exchange *e)
+{
+    return e->ask.user && *l->user && !strncmp(l->user, e->ask.user, sizeof l->user - 1) &&
+           l->chat == e->ask.chat;
+}
+
+/* How much is lost if a slot is taken: nothing that anybody will come back to, memory for a new
+ * character, what a user's has read, or that and the character. */
+static int loss_of(const slot *l, const exchange *e)
+{
+    const bool fits = l->npc && l->chat == e->ask.chat;
+
+    return fits && !*l->user ? 0 : !l->npc ? 1 : fits ? 2 : 3;
+}
+
+/* The user's own, which is waited for; else the one whose loss is least, of such the one that was
+ * used longest ago. NULL: there is none that is free. */
+static slot *choose_slot(server *s, const exchange *e)
+{
+    slot *best = NULL;
+
+    for (uint32_t i = 0; i < s->options.slots; i++)
+        if (is_users(&s->slots[i], e))
+            return s->slots[i].exchange ? NULL : &s->slots[i];
+    for (uint32_t i = 0; i < s->options.slots; i++) {
+        slot *l = &s->slots[i];
+        const int loss = loss_of(l, e), least = best ? loss_of(best, e) : loss;
+
+        if (!l->exchange && (!best || loss < least || (loss == least && l->used < best->used)))
+            best = l;
+    }
+    return best;
+}
+
+/* A character of the kind that is asked for, in a slot. */
+static tandem_status make_npc(server *s, slot *l, bool chat)
+{
+    if (l->npc && l->chat == chat)
+        return TANDEM_OK;
+    if (l->npc)
+        tandem_npc_destroy(&l->npc);
+    l->chat = chat;
+    return tandem_npc_create(s->language, &TANDEM_INIT(tandem_npc_desc, .plain = !chat), &l->npc);
+}
+
+static unsigned http_status(tandem_status status)
+{
+    return status == TANDEM_ERROR_ARG || status == TANDEM_ERROR_UNSUPPORTED ||
+                   status == TANDEM_ERROR_PROTOCOL
+               ? MHD_HTTP_BAD_REQUEST
+               : MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+/* Of the last call: without the name of a function that the client does not know. */
+static void read_why(char *why)
+{
+    char text[SERVE_WHY_BYTES];
+    const char *colon;
+
+    tandem_error_text(NULL, text, sizeof text);
+    colon = strstr(text, ": ");
+    snprintf(why, SERVE_WHY_BYTES, "%s", colon ? colon + 2 : text);
+}
+
+/* Without the lock: only this thread uses a slot, and what is asked does not change. */
+static tandem_status begin(server *s, slot *l, exchange *e, char *why)
+{
+    const serve_ask *a = &e->ask;
+    tandem_status status = make_npc(s, l, a->chat);
+
+    if (status == TANDEM_OK && a->chat)
+        status = tandem_npc_set_history(l->npc, a->turns, a->turn_count);
+    if (status == TANDEM_OK)
+        status = tandem_npc_say(l->npc, &a->say);
+    if (status != TANDEM_OK)
+        read_why(why);
+    return status;
+}
+
+/* --- Turns --- */
+
+/* The slot is free. */
+static void leave_locked(slot *l)
+{
+    serve_release_locked(l->exchange);
+    l->exchange = NULL;
+}
+
+static void start(server *s, slot *l, exchange *e)
+{
+    char why[SERVE_WHY_BYTES] = "";
+    const tandem_status status = begin(s, l, e, why);
+
+    pthread_mutex_lock(&s->lock);
+    l->tokens = 0;
+    snprintf(l->user, sizeof l->user, "%s", e->ask.user ? e->ask.user : "");
+    if (status != TANDEM_OK) {
+        s->counts.failed++;
+        refuse_locked(e, http_status(status), why);
+        leave_locked(l);
+    } else if (e->ask.stream) {
+        e->status = MHD_HTTP_OK;
+        serve_wake_locked(e);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void end_locked(server *s, slot *l, const tandem_npc_news *news)
+{
+    exchange *e = l->exchange;
+
+    s->counts.answered++;
+    s->counts.prompt_tokens += news->prompt_tokens;
+    s->counts.read_tokens += news->read_tokens;
+    s->counts.reply_tokens += l->tokens;
+    if (e->ask.stream)
+        serve_tell_end(e, s->model, news, l->tokens);
+    else
+        serve_tell_whole(e, s->model, l->npc, e->ask.say.replies, news);
+    e->status = MHD_HTTP_OK;
+    e->done = true;
+    serve_wake_locked(e);
+    leave_locked(l);
+}
+
+static void give_up_locked(server *s, slot *l)
+{
+    tandem_npc_cancel(l->npc);
+    s->counts.cancelled++;
+    l->exchange->done = true;
+    serve_wake_locked(l->exchange);
+    leave_locked(l);
+}
+
+static void take_turn(server *s, slot *l)
+{
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+    const tandem_status status = tandem_npc_wait(l->npc, TURN_NS, &news);
+    char why[SERVE_WHY_BYTES];
+
+    if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
+        read_why(why);
+    pthread_mutex_lock(&s->lock);
+    exchange *e = l->exchange;
+    if (serve_is_gone_locked(e)) {
+        give_up_locked(s, l);
+    } else if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY) {
+        s->counts.failed++;
+        refuse_locked(e, http_status(status), why);
+        leave_locked(l);
+    } else {
+        if (e->ask.stream && (news.text_bytes || news.end)) {
+            serve_tell_part(e, s->model, &news);
+            serve_wake_locked(e);
+        }
+        l->tokens += news.end ? news.reply_tokens : 0;
+        if (news.state == TANDEM_NPC_IDLE)
+            end_locked(s, l, &news);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Takes the first of those that wait for which there is a slot, without those who have gone. */
+static exchange *next_locked(server *s, slot **to)
+{
+    for (exchange **at = &s->queue; *at;) {
+        exchange *e = *at;
+        const bool gone = serve_is_gone_locked(e);
+
+        *to = gone ? NULL : choose_slot(s, e);
+        if (!gone && !*to) {
+            at = &e->next;
+            continue;
+        }
+        *at = e->next;
+        s->queued--;
+        if (*to) {
+            (*to)->exchange = e;
+            (*to)->used = ++s->turns;
+            return e;
+        }
+        s->counts.cancelled++;
+        e->done = true;
+        serve_wake_locked(e);
+        serve_release_locked(e);
+    }
+    return NULL;
+}
+
+static void *run(void *user)
+{
+    server *s = user;
+
+    td_thread_name("characters");
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping) {
+        slot *to;
+        exchange *e = next_locked(s, &to);
+
+        if (!e && !serve_busy_locked(s)) {
+            td_cond_wait(&s->work, &s->lock, s->queue ? td_now_ns() + LOOK_NS : UINT64_MAX);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (e)
+            start(s, to, e);
+        for (uint32_t i = 0; i < s->options.slots; i++)
+            if (s->slots[i].exchange)
+                take_turn(s, &s->slots[i]);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* --- Beginning and end --- */
+
+bool serve_slots_begin(server *s)
+{
+    s->slots = calloc(s->options.slots, sizeof *s->slots);
+    if (s->slots && td_thread_start(&s->thread, run, s))
+        return true;
+    free(s->slots);
+    s->slots = NULL;
+    return false;
+}
+
+void serve_slots_end(server *s)
+{
+    static const char why[] = "the server ends";
+
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->options.slots; i++)
+        if (s->slots[i].exchange) {
+            refuse_locked(s->slots[i].exchange, MHD_HTTP_SERVICE_UNAVAILABLE, why);
+            leave_locked(&s->slots[i]);
+        }
+    while (s->queue) {
+        exchange *e = s->queue;
+
+        s->queue = e->next;
+        refuse_locked(e, MHD_HTTP_SERVICE_UNAVAILABLE, why);
+        serve_release_locked(e);
+    }
+    s->queued = 0;
+    pthread_mutex_unlock(&s->lock);
+    for (uint32_t i = 0; i < s->options.slots; i++)
+        if (s->slots[i].npc)
+            tandem_npc_destroy(&s->slots[i].npc);
+    free(s->slots);
+    s->slots = NULL;
+}

@@ -1,0 +1,45 @@
+/* `tandem serve`: tandem-serve, a program of its own (engine_plugin/serve), as few need it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine_plugin/tool/tool.h"
+
+/* clang-format off */
+const char *const tool_serve_help =
+    "usage: tandem serve --model F [options]\n"
+    "\n"
+    "An endpoint that speaks the HTTP of OpenAI's, for tools that know it. It says on a line where it\n"
+    "listens, and goes on until SIGINT or SIGTERM.\n"
+    "\n"
+    "  --model F          a GGUF file of Llama's architecture, as `tandem fetch` brings one\n"
+    "  --listen A         an address of this machine; default: 127.0.0.1, which no other machine reaches\n"
+    "  --port N           default: 8080; 0: any that is free\n"
+    "  --token-file F     who asks must have the token in this file's first line: Authorization: Bearer T\n"
+    "  --slots N          so many answers at once, each with caches of its own; default: 4\n"
+    "  --queue N          so many wait for a slot, others are told to come later; default: 64\n"
+    "  --connections N    at most; default: 1000\n"
+    "  --timeout S        a connection on which nothing happens is closed after S seconds; default: 60\n"
+    "  --context N        tokens of a dialogue; default: as many as the model was trained for\n"
+    "  --attention auto|f16|8b|4b\n"
+    "                     the precision of attention; default: auto, which is f16\n"
+    "  --rung auto|inline|timeline|host|copy|cpu\n"
+    "                     the way of computing; default: auto, the best that there is\n"
+    "  --threads N        threads that a CPU computes on; default: all cores\n"
+    "\n"
+    "  POST /v1/chat/completions   messages, temperature, top_p, max_tokens, n, stop, seed, stream,\n"
+    "                              stream_options, presence_penalty, frequency_penalty, logit_bias,\n"
+    "                              response_format (json_object, json_schema), user; and top_k, min_p,\n"
+    "                              typical_p, repetition_penalty, grammar (GBNF)\n"
+    "  POST /v1/completions        prompt, and the same\n"
+    "  GET /v1/models, /health, /metrics\n"
+    "\n"
+    "A `user` keeps a slot while there are enough: of a dialogue that goes on only what is new is read.\n"
+    "Where a dialogue is longer than the context, its oldest messages are left out, but system messages\n"
+    "that it begins with. A body has at most 1 MiB. A client that goes away ends its answer. Without a\n"
+    "token, requests of pages in browsers are refused.\n";
+/* clang-format on */
+
+int tool_serve(int argc, char **argv)
+{
+    return tool_become("serve", "tandem-serve", argc, argv, NULL);
+}

@@ -1,0 +1,472 @@
+"""`tandem serve` from outside: by OpenAI's own client, and by clients that are none: malformed, hostile, slow, many, gone.
+
+SPDX-License-Identifier: Apache-2.0
+
+usage: test_serve.py BUILD_FOLDER [unittest arguments]
+
+The client is fetched from PyPI into the build folder; without it what needs it is skipped.
+"""
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import limits
+from tool import tiny_model
+
+CLIENT = "openai==3.57.0"
+PATIENCE, SKIPPED = 60, 77
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ENDLESS = {"grammar": "root ::= [a-z ]{900}", "max_tokens": 900}
+LETTERS = "root ::= [a-z ]{20}"
+FOLDER = tempfile.TemporaryDirectory(prefix="tandem-serve-")
+MODEL = pathlib.Path(FOLDER.name) / "tiny.gguf"
+TOOL = BUILD = None
+
+
+def said(text="Hello.", role="user"):
+    return {"role": role, "content": text}
+
+
+class Server:
+    """On a free port, until the end of a `with`."""
+
+    def __init__(self, *options):
+        self.process = subprocess.Popen([TOOL, "serve", "--model", MODEL, "--port", "0", "--threads", "1", *options],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limits.cpu(300))
+        line = self.process.stdout.readline()
+        if " on http://127.0.0.1:" not in line:
+            raise AssertionError(f"{line!r} {self.process.communicate()[1]}")
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        _, errors = self.process.communicate(timeout=PATIENCE * limits.WALL)
+        if self.process.returncode or errors:
+            raise AssertionError(f"{self.process.returncode}: {errors}")
+
+    def ask(self, path, body=None, method=None, **headers):
+        """(status, what the answer says): JSON, where it is."""
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE * limits.WALL)
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body)
+        link.request(method or ("GET" if body is None else "POST"), path, data, headers)
+        answer = link.getresponse()
+        text = answer.read()
+        link.close()
+        return answer.status, json.loads(text) if answer.getheader("Content-Type") == "application/json" else text.decode()
+
+    def chat(self, text="Hello.", **more):
+        status, answer = self.ask(CHAT, {"messages": [said(text)], "max_tokens": 8, "grammar": LETTERS, **more})
+        assert status == 200, answer
+        return answer
+
+    def metrics(self):
+        lines = self.ask("/metrics")[1].splitlines()
+        return {line.split()[0].removeprefix("tandem_serve_"): int(line.split()[1]) for line in lines if line[0] != "#"}
+
+    def link(self, data=b""):
+        link = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE * limits.WALL)
+        link.sendall(data)
+        return link
+
+    def stream(self, **more):
+        """A socket on which an answer has begun."""
+        body = json.dumps({"messages": [said()], "stream": True, **ENDLESS, **more}).encode()
+        link = self.link(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body)
+        begun = b""
+        while b"data: " not in begun:
+            begun += link.recv(4096)
+        return link
+
+    def until(self, **wanted):
+        end = time.monotonic() + PATIENCE
+        while (now := self.metrics()) | wanted != now:
+            if time.monotonic() > end:
+                raise AssertionError(f"{now}, not {wanted}")
+            time.sleep(0.005)
+
+
+def answer_to(link):
+    """All that comes until the other side closes."""
+    text = b""
+    try:
+        while more := link.recv(65536):
+            text += more
+    except ConnectionResetError:
+        pass
+    return text
+
+
+class Plain(unittest.TestCase):
+    """What is told of itself, and what is refused."""
+
+    def test_what_it_tells(self):
+        with Server() as s:
+            self.assertEqual(s.ask("/health"), (200, {"status": "ok"}))
+            status, models = s.ask("/v1/models")
+            self.assertEqual((status, [m["id"] for m in models["data"]]), (200, ["tiny"]))
+            self.assertEqual(s.metrics()["slots"], 4)
+            status, error = s.ask("/v1/embeddings", {"input": "a"})
+            self.assertEqual((status, error["error"]["message"]), (501, "this server's models make no embeddings"))
+            self.assertEqual(s.ask("/nothing")[0], 404)
+            self.assertEqual(s.ask(CHAT, method="GET")[0], 405)
+            self.assertEqual(s.ask("/health", {}, method="POST")[0], 405)
+
+    def test_what_is_asked_wrongly(self):
+        messages = {"messages": [said()]}
+        with Server() as s:
+            for path, body, *words in (
+                (CHAT, b"", "the body is no JSON: line 1"),
+                (CHAT, b"{", "the body is no JSON: line 1"),
+                (CHAT, b"[" * 100000, "the body is no JSON"),
+                (CHAT, b'{"a": 1, "a": 2}', "the body is no JSON"),
+                (CHAT, b'{"messages": "\xff"}', "the body is no JSON"),
+                (CHAT, [], "must be a JSON object"),
+                (CHAT, {}, "'messages' must be a list"),
+                (CHAT, {"messages": []}, "'messages' must be a list of 1 to"),
+                (CHAT, {"messages": [1]}, "'messages[0].role' must be"),
+                (CHAT, {"messages": [said(), said(role="ghost")]}, "'messages[1].role' must be"),
+                (CHAT, {"messages": [said(5)]}, "'messages[0].content' must be"),
+                (CHAT, {"messages": [said([{"type": "image_url"}])]}, "'messages[0].content' must be"),
+                (CHAT, messages | {"temperature": "hot"}, "'temperature' must be a number from 0 to 2"),
+                (CHAT, messages | {"temperature": 3}, "'temperature' must be a number from 0 to 2"),
+                (CHAT, messages | {"n": 17}, "'n' must be a whole number from 1 to 16"),
+                (CHAT, messages | {"max_tokens": 0}, "'max_tokens' must be"),
+                (CHAT, messages | {"max_tokens": 10 ** 18}, "'max_tokens' must be"),
+                (CHAT, messages | {"stream": "yes"}, "'stream' must be true or false"),
+                (CHAT, messages | {"stop": ["a"] * 17}, "'stop' must be at most 16"),
+                (CHAT, messages | {"stop": [""]}, "'stop' must be texts"),
+                (CHAT, messages | {"seed": 1.5}, "'seed' must be"),
+                (CHAT, messages | {"logit_bias": {"x": 1}}, "'logit_bias' must have numbers by tokens"),
+                (CHAT, messages | {"logit_bias": {"999": 1}}, "biases[0] is 1 of token 999"),
+                (CHAT, messages | {"tools": [{}]}, "'tools' is not supported"),
+                (CHAT, messages | {"logprobs": True}, "'logprobs' is not supported"),
+                (CHAT, messages | {"response_format": {"type": "xml"}}, "'response_format' must be"),
+                (CHAT, messages | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "a"}}}},
+                 "schema at #/pattern"),
+                (CHAT, messages | {"grammar": "root ::= x"}, "say.grammar: line 1: 'x' is defined nowhere"),
+                (CHAT, {"messages": [said("x" * 2000)]}, "the context has 1024"),
+                (TEXT, {}, "'prompt' must be a string"),
+                (TEXT, {"prompt": [1, 2]}, "'prompt' must be a string"),
+                (TEXT, {"prompt": ""}, "what is said has no token"),
+                (TEXT, {"prompt": "a", "echo": True}, "'echo' is not supported"),
+            ):
+                status, answer = s.ask(path, body)
+                self.assertEqual(status, 400, (body, answer))
+                for word in words:
+                    self.assertIn(word, answer["error"]["message"], body)
+            self.assertEqual(s.metrics()["slots_busy"], 0)
+            self.assertEqual(s.chat()["choices"][0]["finish_reason"], "length")
+
+    def test_what_is_no_request(self):
+        post = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: a\r\n"
+        with Server("--timeout", "1") as s:
+            for data in (
+                b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
+                b"\r\n" * 1000,
+                b"GET\r\n\r\n",
+                b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n",
+                b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 20000 + b"\r\n",
+                b"GET /health HTTP/9.9\r\nHost: a\r\n\r\n",
+                post + b"Content-Length: -1\r\n\r\n",
+                post + b"Content-Length: 99999999999999999999999999\r\n\r\n",
+                post + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+                post + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+                post + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                post + b"Content-Length: 100\r\n\r\n{",  # and no more
+                b"GET /hea",  # and no more
+            ):
+                link = s.link()
+                try:
+                    link.sendall(data)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+                answer = answer_to(link)
+                self.assertFalse(answer.startswith(b"HTTP/1.1 200"), data[:80])
+                link.close()
+                self.assertEqual(s.ask("/health")[0], 200, data[:80])
+
+    def test_bounded_bodies(self):
+        body = json.dumps({"messages": [said("x")], "max_tokens": 1}).encode()
+        with Server() as s:
+            self.assertEqual(s.ask(CHAT, body.ljust(1 << 20))[0], 200)
+            status, answer = s.ask(CHAT, body, **{"Content-Length": str((1 << 20) + 1)})
+            self.assertEqual((status, answer["error"]["message"]), (413, "a body may have at most 1 MiB"))
+            link = s.link(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            sent = 0
+            with self.assertRaises(OSError):  # it is cut off, whatever is sent
+                while sent < 1 << 26:
+                    sent += link.send(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+            link.close()
+            self.assertEqual(s.ask("/health")[0], 200)
+
+    def test_tokens_and_pages(self):
+        token = pathlib.Path(FOLDER.name) / "token"
+        token.write_text("s3cret\nmore\n")
+        with Server("--token-file", token) as s:
+            for headers in ({}, {"Authorization": "Bearer s3creT"}, {"Authorization": "Bearer s3cret1"}, {"Authorization": "s3cret"},
+                            {"Authorization": "Basic s3cret"}, {"Authorization": "Bearer "}):
+                for path, body in (("/v1/models", None), ("/metrics", None), (CHAT, {"messages": [said()]}), ("/nothing", None)):
+                    status, answer = s.ask(path, body, **headers)
+                    self.assertEqual((status, answer["error"]["type"]), (401, "authentication_error"), headers)
+            self.assertEqual(s.ask("/health")[0], 200)
+            self.assertEqual(s.ask("/v1/models", Authorization="Bearer s3cret", Origin="http://a")[0], 200)
+        with Server() as s:
+            self.assertEqual(s.ask("/v1/models", Origin="http://evil")[0], 403)
+            self.assertEqual(s.ask(CHAT, {"messages": [said()]}, Origin="null")[0], 403)
+
+    def test_options(self):
+        for options, status, words in (
+            ((), 2, "--model is missing"),
+            (("--model", MODEL, "--port", "x"), 2, '--port "x" is not a number from 0 to 65535'),
+            (("--model", MODEL, "--slots", "33"), 2, "from 1 to 32"),
+            (("--model", MODEL, "--rung", "x"), 2, "--rung"),
+            (("--model", "/none"), 1, "/none"),
+            (("--model", MODEL, "--listen", "nowhere"), 1, '--listen "nowhere"'),
+            (("--model", MODEL, "--token-file", "/none"), 1, '--token-file "/none": it has no line'),
+        ):
+            run = limits.run([TOOL, "serve", *options], capture_output=True, text=True, seconds=PATIENCE)
+            self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (status, "", 1), run.stderr)
+            self.assertIn(words, run.stderr)
+        with Server() as s:  # whose port is taken
+            run = limits.run([TOOL, "serve", "--model", MODEL, "--port", str(s.port)], capture_output=True, text=True, seconds=PATIENCE)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn(f"cannot listen on 127.0.0.1, port {s.port}", run.stderr)
+
+
+class Answers(unittest.TestCase):
+    """What is answered, without a client of anybody's."""
+
+    def test_the_same_each_time(self):
+        with Server() as s:
+            asked = {"temperature": 0.9, "seed": 7, "n": 2, "grammar": LETTERS}
+            one, two = (s.chat(**asked) for _ in range(2))
+            texts = [choice["message"]["content"] for choice in one["choices"]]
+            self.assertEqual(texts, [choice["message"]["content"] for choice in two["choices"]])
+            self.assertNotEqual(*texts)
+            self.assertEqual({choice["finish_reason"] for choice in one["choices"]}, {"length"})
+            self.assertEqual(one["usage"]["completion_tokens"], 16)
+            streamed = s.ask(CHAT, {"messages": [said()], "max_tokens": 8, "stream": True, **asked})[1]
+            events = [line.removeprefix("data: ") for line in streamed.split("\n\n") if line]
+            self.assertEqual(events.pop(), "[DONE]")
+            parts = ["", ""]
+            for event in map(json.loads, events):
+                choice, = event["choices"]
+                parts[choice["index"]] += choice["delta"].get("content", "")
+            self.assertEqual(parts, texts)
+
+    def test_users_keep_what_was_read(self):
+        with Server("--slots", "2") as s:
+            dialogue = [said("You are a smith. " * 10, "system"), said()]
+            for turn in range(3):
+                for user in ("ann", "bob"):
+                    before = s.metrics()["read_tokens_total"]
+                    answer = s.ask(CHAT, {"messages": dialogue, "user": user, "max_tokens": 4, "temperature": 0,
+                                          "grammar": LETTERS})[1]
+                    read = s.metrics()["read_tokens_total"] - before
+                    self.assertTrue(read < 80 if turn else read == answer["usage"]["prompt_tokens"], (turn, user, read))
+                dialogue += [said(answer["choices"][0]["message"]["content"], "assistant"), said("And then?")]
+
+    def test_system_messages_stay(self):
+        with Server() as s:
+            dialogue = [said("A smith.", "system")] + [said(f"Question {i} is a long one?") for i in range(60)]
+            answer = s.ask(CHAT, {"messages": dialogue, "max_tokens": 4})[1]
+            self.assertLessEqual(answer["usage"]["prompt_tokens"], tiny_model.CONTEXT // 2)
+
+    def test_text(self):
+        with Server() as s:
+            answer = s.ask(TEXT, {"prompt": "Once", "temperature": 0, "max_tokens": 5, "grammar": "root ::= \"abc\" [x] [y] [z]"})[1]
+            self.assertEqual((answer["object"], answer["choices"][0]["text"]), ("text_completion", "abcxy"))
+            self.assertEqual(answer["usage"], {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9})
+
+
+class Crowds(unittest.TestCase):
+    """Clients that are slow, many, or gone."""
+
+    def test_gone_while_it_speaks(self):
+        with Server("--slots", "1", "--timeout", "300") as s:
+            s.stream().close()
+            s.until(cancelled_total=1, slots_busy=0)
+            self.assertEqual(s.chat()["usage"]["completion_tokens"], 8)
+            half = s.stream()  # closed for writing is closed
+            half.shutdown(socket.SHUT_WR)
+            s.until(cancelled_total=2, slots_busy=0)
+            half.close()
+
+    def test_gone_before_it_speaks(self):
+        body = json.dumps({"messages": [said()], **ENDLESS}).encode()
+        request = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body
+        with Server("--slots", "1") as s:
+            first = s.link(request)
+            s.until(slots_busy=1)
+            waiting = [s.link(request) for _ in range(3)]
+            s.until(queue=3)
+            for link in waiting:
+                link.close()
+            s.until(queue=0, cancelled_total=3)
+            first.close()
+            s.until(slots_busy=0, cancelled_total=4)
+
+    def test_a_queue_that_is_full(self):
+        with Server("--slots", "1", "--queue", "0") as s:
+            self.assertEqual(s.ask(CHAT, {"messages": [said()]})[0], 503)
+        with Server("--slots", "1", "--queue", "1") as s:
+            speaks = s.stream()
+            body = json.dumps({"messages": [said()], "max_tokens": 1}).encode()
+            waits = s.link(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body)
+            s.until(queue=1)
+            self.assertEqual(s.ask(CHAT, {"messages": [said()]})[0], 503)
+            speaks.close()
+            self.assertIn(b"HTTP/1.1 200", waits.recv(4096))
+            waits.close()
+            s.until(slots_busy=0)
+
+    def test_slow_readers(self):
+        """Who does not read keeps nobody waiting."""
+        with Server("--slots", "4") as s:
+            lazy = [s.stream(n=16) for _ in range(3)]
+            for _ in range(5):
+                self.assertEqual(s.chat()["usage"]["completion_tokens"], 8)
+            for link in lazy:
+                link.close()
+            s.until(slots_busy=0)
+
+    def test_many(self):
+        many = 500
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 2 * many:
+            self.skipTest(f"at most {hard} files may be open")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * many), hard))
+        with Server("--queue", str(many), "--connections", str(2 * many)) as s:
+            idle = [s.link(b"GET /hea") for _ in range(many)]
+            self.assertEqual(s.ask("/health")[0], 200)
+            with concurrent.futures.ThreadPoolExecutor(many) as pool:
+                answers = list(pool.map(lambda i: s.ask(CHAT, {"messages": [said(str(i))], "max_tokens": 1}), range(many - 20)))
+            self.assertEqual({status for status, _ in answers}, {200})
+            self.assertEqual(s.metrics()["answered_total"], many - 20)
+            for link in idle:
+                link.close()
+            self.assertEqual(s.ask("/health")[0], 200)
+        with Server("--connections", "5") as s:
+            full = [s.link() for _ in range(8)]
+            time.sleep(0.1)
+            for link in full:
+                link.close()
+            s.until(slots_busy=0)
+
+    def test_the_end(self):
+        """Answers that go on are told so."""
+        with Server("--slots", "1") as s:
+            speaks = s.stream()
+            body = json.dumps({"messages": [said()]}).encode()
+            waits = s.link(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body)
+            s.until(queue=1)
+            s.process.send_signal(signal.SIGTERM)
+            self.assertIn(b'"the server ends"', answer_to(speaks))
+            self.assertIn(b"HTTP/1.1 503", answer_to(waits))
+            speaks.close()
+            waits.close()
+
+
+def find_client():
+    """The module, from the build folder, where it is put; None: PyPI cannot be reached."""
+    folder = BUILD / "openai"
+    if not (folder / "openai").exists():
+        pip = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", folder,
+                              CLIENT], capture_output=True, text=True, check=False)
+        if pip.returncode:
+            print(f"test_serve: no {CLIENT}: {pip.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+            return None
+    sys.path.insert(1, str(folder))
+    import openai
+    return openai
+
+
+class Client(unittest.TestCase):
+    """OpenAI's own."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.openai = find_client()
+        if not cls.openai:
+            raise unittest.SkipTest(f"{CLIENT} could not be fetched")
+
+    def client(self, s, key="none"):
+        return self.openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key=key, max_retries=0)
+
+    def test_chat(self):
+        schema = {"type": "object", "properties": {"do": {"enum": ["give", "refuse"]}, "count": {"type": "integer"}},
+                  "required": ["do", "count"], "additionalProperties": False}
+        with Server() as s, self.client(s) as client:
+            asked = {"model": "tiny", "messages": [said("A smith.", "system"), said([{"type": "text", "text": "Hello."}])],
+                     "seed": 3, "max_completion_tokens": 20, "extra_body": {"grammar": LETTERS + "[a-z]"}}
+            whole = client.chat.completions.create(**asked)
+            self.assertEqual((whole.choices[0].finish_reason, whole.usage.completion_tokens), ("length", 20))
+            stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+            parts = list(stream)
+            text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+            self.assertEqual(text, whole.choices[0].message.content)
+            self.assertEqual(parts[-1].usage.completion_tokens, 20)
+            action = client.chat.completions.create(
+                model="tiny", messages=[said()], response_format={"type": "json_schema", "json_schema": {
+                    "name": "action", "strict": True, "schema": schema}})
+            done = json.loads(action.choices[0].message.content)
+            self.assertIn(done["do"], ("give", "refuse"))
+            self.assertIsInstance(done["count"], int)
+            several = client.chat.completions.create(model="tiny", messages=[said()], n=3, max_tokens=3, stop=["q"])
+            self.assertEqual([choice.index for choice in several.choices], [0, 1, 2])
+
+    def test_the_rest(self):
+        with Server() as s, self.client(s) as client:
+            self.assertEqual([model.id for model in client.models.list()], ["tiny"])
+            answer = client.completions.create(model="tiny", prompt="Once", max_tokens=4, extra_body={"grammar": LETTERS})
+            self.assertEqual(len(answer.choices[0].text), 4)
+            with self.assertRaises(self.openai.InternalServerError) as caught:
+                client.embeddings.create(model="tiny", input="a")
+            self.assertEqual(caught.exception.status_code, 501)
+            with self.assertRaises(self.openai.BadRequestError) as caught:
+                client.chat.completions.create(model="tiny", messages=[])
+            self.assertIn("'messages' must be a list", str(caught.exception))
+
+    def test_streams_that_are_left(self):
+        with Server("--slots", "1") as s, self.client(s) as client:
+            stream = client.chat.completions.create(model="tiny", messages=[said()], stream=True, max_tokens=900,
+                                                    extra_body={"grammar": ENDLESS["grammar"]})
+            next(iter(stream))
+            stream.close()
+            s.until(cancelled_total=1, slots_busy=0)
+
+    def test_tokens(self):
+        token = pathlib.Path(FOLDER.name) / "client_token"
+        token.write_text("right")
+        with Server("--token-file", token) as s:
+            with self.client(s, "wrong") as client, self.assertRaises(self.openai.AuthenticationError):
+                client.models.list()
+            with self.client(s, "right") as client:
+                self.assertEqual(len(list(client.models.list())), 1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: test_serve.py BUILD_FOLDER [unittest arguments]")
+    BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+    TOOL = BUILD / "tandem"
+    if not (BUILD / "tandem-serve").exists():
+        print("test_serve: tandem-serve was not built: libmicrohttpd is missing", file=sys.stderr)
+        sys.exit(SKIPPED)
+    os.environ.pop("http_proxy", None)
+    tiny_model.write(MODEL)
+    unittest.main()
