@@ -50,7 +50,7 @@ static tandem_status read_vocabulary(tandem_language *l, const tandem_language_d
 static tandem_status load_model(tandem_language *l, const tandem_language_desc *desc)
 {
     const tandem_model_desc model = {
-        .struct_bytes = sizeof model, .path = desc->path, .sequences = 1, .context = desc->context};
+        .struct_bytes = sizeof model, .path = desc->path, .context = desc->context};
     tandem_network network = {.struct_bytes = sizeof network};
     tandem_network_number tokens = {.struct_bytes = sizeof tokens};
     tandem_status status = tandem_model_create(l->session, &model, &l->model);

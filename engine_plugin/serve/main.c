@@ -15,7 +15,7 @@ enum { TOKEN_BYTES = 256 };
 
 typedef struct arguments {
     const char *model, *listen, *port, *slots, *queue, *connections, *timeout, *context;
-    const char *token_file, *attention, *rung, *threads;
+    const char *token_file, *attention, *rung, *socket, *threads;
     uint32_t precision, rung_value;
     uint64_t thread_count;
     char token[TOKEN_BYTES];
@@ -66,18 +66,14 @@ static int read_token(arguments *a, serve_options *to)
 
 static int read_arguments(int argc, char **argv, arguments *a, serve_options *to)
 {
-    const tool_option options[] = {{"--model", &a->model, NULL},
-                                   {"--listen", &a->listen, NULL},
-                                   {"--port", &a->port, NULL},
-                                   {"--slots", &a->slots, NULL},
-                                   {"--queue", &a->queue, NULL},
-                                   {"--connections", &a->connections, NULL},
-                                   {"--timeout", &a->timeout, NULL},
-                                   {"--context", &a->context, NULL},
-                                   {"--token-file", &a->token_file, NULL},
-                                   {"--attention", &a->attention, NULL},
-                                   {"--rung", &a->rung, NULL},
-                                   {"--threads", &a->threads, NULL}};
+    const tool_option options[] = {
+        {"--model", &a->model, NULL},           {"--listen", &a->listen, NULL},
+        {"--port", &a->port, NULL},             {"--slots", &a->slots, NULL},
+        {"--queue", &a->queue, NULL},           {"--connections", &a->connections, NULL},
+        {"--timeout", &a->timeout, NULL},       {"--context", &a->context, NULL},
+        {"--token-file", &a->token_file, NULL}, {"--attention", &a->attention, NULL},
+        {"--rung", &a->rung, NULL},             {"--socket", &a->socket, NULL},
+        {"--threads", &a->threads, NULL}};
     int status = tool_parse("serve", argc, argv, options, sizeof options / sizeof *options);
 
     if (status != TOOL_OK)
@@ -100,7 +96,8 @@ static int open_language(server *s, const arguments *a)
     char why[SERVE_WHY_BYTES] = "";
     const tandem_session_desc session = TANDEM_INIT(
         tandem_session_desc, .rung = a->rung_value, .cpu_threads = (uint32_t)a->thread_count,
-        .frames_in_flight = s->options.slots, .error_text = why, .error_text_bytes = sizeof why);
+        .frames_in_flight = s->options.slots, .socket = a->socket,
+        .job_class = TANDEM_CLASS_BACKGROUND, .error_text = why, .error_text_bytes = sizeof why);
     const tandem_language_desc language =
         TANDEM_INIT(tandem_language_desc, .path = a->model, .context = s->options.context,
                     .precision = a->precision);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine_plugin/npc/speaker.h"
+#include "tandem/npc.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/plugin/daemon_util.h"
 
@@ -26,7 +27,8 @@ static int set_up(void **state)
                                    .rotated_channels = 64,
                                    .words = WORDS,
                                    .context = 128,
-                                   .dtype = TANDEM_DTYPE_Q4_1};
+                                   .dtype = TANDEM_DTYPE_Q4_1,
+                                   .speaks = true};
     char here[500], config[600];
     uint64_t bytes;
     void *made = lf_make(&shape, NULL, &bytes);
@@ -158,9 +160,79 @@ static void test_worker_ends(void **state)
     free(after);
 }
 
+/* --- Characters --- */
+
+static tandem_npc *open_npc(tandem_session *s, tandem_language **language)
+{
+    tandem_npc *npc;
+
+    must(s, tandem_language_create(s, &TANDEM_INIT(tandem_language_desc, .path = file_path), language));
+    must(s, tandem_npc_create(*language, &TANDEM_INIT(tandem_npc_desc, .persona = "A guard."), &npc));
+    return npc;
+}
+
+/* All that is said, and how it ends. */
+static tandem_status listen_to(tandem_npc *npc, char text[200], tandem_npc_news *news)
+{
+    tandem_status status;
+
+    *text = 0;
+    *news = TANDEM_INIT(tandem_npc_news);
+    do {
+        status = tandem_npc_wait(npc, 60000000000u, news);
+        strcat(text, news->text);
+    } while (status == TANDEM_OK && news->state != TANDEM_NPC_IDLE);
+    return status;
+}
+
+/* They say there what they say here; where the worker ends they are told so, and speak again with the next one. */
+static void test_characters(void **state)
+{
+    const tandem_say say = TANDEM_INIT(tandem_say, .text = "Who are you?", .most_tokens = 30, .grammar = "root ::= [a-z ]{30}");
+    tandem_session *here = open_session(false), *there = open_session(true);
+    tandem_language *languages[2];
+    tandem_npc *local = open_npc(here, &languages[0]), *remote = open_npc(there, &languages[1]);
+    char expected[200], text[200];
+    tandem_npc_news news;
+    tandem_status status;
+
+    (void)state;
+    must(here, tandem_npc_say(local, &say));
+    must(here, listen_to(local, expected, &news));
+    must(there, tandem_npc_say(remote, &say));
+    must(there, listen_to(remote, text, &news));
+    assert_string_equal(text, expected);
+
+    must(there, tandem_npc_set_history(remote, NULL, 0));
+    must(there, tandem_npc_say(remote, &say));
+    must(there, tandem_npc_wait(remote, 60000000000u, &news));
+    assert_int_equal(kill(logged_worker(daemon_here.log_path), SIGKILL), 0);
+    status = listen_to(remote, text, &news);
+    assert_int_equal(status, TANDEM_ERROR_LOST);
+    assert_int_equal(news.end, TANDEM_REPLY_FAILED);
+    assert_int_equal(news.state, TANDEM_NPC_IDLE);
+    for (const uint64_t until = td_now_ns() + 30000000000u;;) {
+        must(there, tandem_npc_set_history(remote, NULL, 0));
+        status = tandem_npc_say(remote, &say);
+        if (status == TANDEM_OK || td_now_ns() > until)
+            break;
+        usleep(10000); /* the next worker begins */
+    }
+    must(there, status);
+    must(there, listen_to(remote, text, &news));
+    assert_string_equal(text, expected);
+    must(there, tandem_npc_destroy(&remote));
+    must(there, tandem_language_destroy(&languages[1]));
+    tandem_session_destroy(&there);
+    must(here, tandem_npc_destroy(&local));
+    must(here, tandem_language_destroy(&languages[0]));
+    tandem_session_destroy(&here);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_characters)};
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -38,7 +38,8 @@ typedef struct tandem_npc tandem_npc;
 /* What a language is made from. Zero is a good default for every field but struct_bytes and path. */
 typedef struct tandem_language_desc {
     uint32_t struct_bytes; /* sizeof(tandem_language_desc) */
-    uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for */
+    uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for, which it is to
+                              be where tandemd computes */
     const char *path;      /* a GGUF file: see tandem_model_create() */
     const char *form;      /* of dialogues: "chatml", "llama3", "mistral", ...; NULL: as the file has it, if it is known */
     uint32_t precision;    /* tandem_precision of attention; AUTO: f16 */
