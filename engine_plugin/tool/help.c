@@ -129,12 +129,13 @@ const char *const tool_accuracy_help =
     "and K. tests/bench/accuracy.c has all numbers.\n";
 
 const char *const tool_bench_help =
-    "usage: tandem bench handover|attention|linear|daemon [options]\n"
+    "usage: tandem bench handover|attention|linear|daemon|npc [options]\n"
     "\n"
     "  handover   what it costs to have a job between two pieces of Vulkan work, on each rung there is\n"
     "  attention  how fast the kernels are on this GPU, beside cuDNN's in the same process\n"
     "  linear     the same of linear layers, beside cuBLASLt's\n"
     "  daemon     what it costs to compute in tandemd instead, and how it shares the device\n"
+    "  npc        how fast a language model reads and speaks, beside llama.cpp's own bench\n"
     "\n"
     "Exit status 1, too, if a route or a kernel that is there failed, if a result was wrong, or if\n"
     "nothing was measured.\n";
@@ -250,6 +251,27 @@ const char *const tool_bench_daemon_help =
     "  --socket PATH    a tandemd that runs already; nobody else should use it meanwhile\n"
     "  --rounds N       of the hand-over, 1 to 1000; default 9\n"
     "  --quick          2 rounds of 10 ms, clients for 1 s\n"
+    "  --strict         exit status 1 if a target was missed\n";
+
+const char *const tool_bench_npc_help =
+    "usage: tandem bench npc --model F [options]\n"
+    "\n"
+    "npc: tokens a second of a GGUF model: a prompt that is read, and tokens one by one, each behind\n"
+    "`depth` others. Tokens are random and none is drawn, as llama.cpp's llama-bench has it, which\n"
+    "takes turns with ours, on as many threads, where it is installed. Medians. GB/s: all weights and\n"
+    "the part of the caches that is in use are read for each token.\n"
+    "  --model F        a GGUF file of Llama's architecture, as `tandem fetch` brings one\n"
+    "  --rung auto|inline|timeline|host|copy|cpu\n"
+    "                   the way of computing; default: auto, the best that there is\n"
+    "  --threads N      threads that a CPU computes on; default: all cores\n"
+    "  --prompt N       tokens that are read; default 512\n"
+    "  --tokens N       tokens one by one; default 128\n"
+    "  --depth N        tokens before both; default 0\n"
+    "  --rounds N       1 to 1000; default 5\n"
+    "  --llama-bench P  the program; default: llama-bench, from the PATH\n"
+    "  --no-llama       without it\n"
+    "  --json F         everything as JSON\n"
+    "  --quick          one round\n"
     "  --strict         exit status 1 if a target was missed\n";
 
 const char *const tool_calibrate_help =

@@ -166,7 +166,7 @@ extern const char *const tool_probe_help, *const tool_tune_help, *const tool_ben
 extern const char *const tool_fetch_help, *const tool_tokenize_help, *const tool_generate_help, *const tool_run_help;
 extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help, *const tool_serve_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
-    *const tool_bench_linear_help, *const tool_bench_daemon_help;
+    *const tool_bench_linear_help, *const tool_bench_daemon_help, *const tool_bench_npc_help;
 
 const char *tool_backend_name(uint32_t backend);      /* "cpu", "cuda" */
 extern const char *const tool_precisions[];          /* by tandem_precision; NULL behind the last */

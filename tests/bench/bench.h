@@ -15,6 +15,7 @@ int bench_handover(int argc, char **argv);
 int bench_attention(int argc, char **argv);
 int bench_daemon(int argc, char **argv);
 int bench_linear(int argc, char **argv);
+int bench_npc(int argc, char **argv);
 int bench_accuracy(int argc, char **argv);
 
 /* Writes what figures.py draws, measured on the first head of `samples` or (NULL) on synthetic ones. */

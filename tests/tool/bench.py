@@ -10,6 +10,7 @@ import time
 import unittest
 
 import limits
+from tool import tiny_model
 from tool.rig import FOLDER, TOOL, tool
 
 
@@ -131,6 +132,40 @@ class Bench(unittest.TestCase):
             run.kill()
             run.wait()
 
+    def npc(self, *args):
+        return self.run_bench("npc", "--model", self.model, "--rung", "cpu", "--threads", "2", "--prompt", "70", "--tokens", "9",
+                              "--rounds", "2", *args)
+
+    def test_npc(self):
+        """A language model, and what llama-bench says, which is called as its help has it."""
+        self.model, peer, called = FOLDER / "npc.gguf", FOLDER / "llama-bench", FOLDER / "called"
+        tiny_model.write(self.model)
+        report, text = self.npc("--no-llama")
+        self.assertEqual(report["bench"], "npc")
+        self.assertEqual([self.spread(report["tokens_per_s"][what]) for what in ("prompt", "decode")], [2, 2])
+        self.assertEqual((report["llama_cpp"], report["no_llama_cpp"]), ({"prompt": None, "decode": None}, "--no-llama"))
+        self.assertEqual((report["rung"], report["prompt"], report["tokens"], report["depth"]), ("cpu", 70, 9, 0))
+        self.assertGreater(report["weight_bytes"], 100000)
+        self.assertEqual(report["cache_bytes"], 2 * 2 * 70 * 32 * 2)  # layers, K and V, tokens, channels, fp16
+        self.assertIn("tokens one by one", text.replace(", one", " one"))
+        peer.write_text(f'#!/bin/sh\necho "$@" >>{called}\n'
+                        'echo \'[{"n_prompt": 70, "n_gen": 0, "avg_ts": 1e9}, {"n_prompt": 0, "n_gen": 9, "avg_ts": 0.5}]\'\n')
+        peer.chmod(0o755)
+        report, text = self.npc("--llama-bench", peer, "--depth", "3", "--strict")
+        self.assertEqual(called.read_text().splitlines(),
+                         [f"-m {self.model} -p 70 -n 9 -d 3 -t 2 -ngl 0 -r 1 -o json"] * 2)
+        self.assertEqual([report["llama_cpp"][what]["median"] for what in ("prompt", "decode")], [1e9, 0.5])
+        self.assertIsNone(report["no_llama_cpp"])
+        self.assertEqual([target["met"] for target in report["targets"]], [True])
+        for said, why in (("echo nothing", "no rates"), ("exit 3", "ended with 3"), ("echo '[]'", "no rates")):
+            peer.write_text(f"#!/bin/sh\n{said}\n")
+            report, text = self.npc("--llama-bench", peer)
+            self.assertIn(why, report["no_llama_cpp"])
+            self.assertIn(why, text)
+        run = tool("bench", "npc", "--model", FOLDER / "none.gguf")
+        self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (1, "", 1))
+        self.assertIn("none.gguf", run.stderr)
+
     def test_words(self):
         for args, words in [
             ([], ["handover", "attention"]),
@@ -147,6 +182,9 @@ class Bench(unittest.TestCase):
             (["attention", "--n", "17"], ["--n"]),
             (["linear", "--rounds", "1"], ["--rounds", "1"]),
             (["linear", "--run-ms", "0"], ["--run-ms", "0"]),
+            (["npc"], ["npc", "--model"]),
+            (["npc", "--model", "a.gguf", "--rounds", "0"], ["npc", "--rounds", "0"]),
+            (["npc", "--model", "a.gguf", "--rung", "down"], ["npc", "down"]),
         ]:
             run = tool("bench", *args)
             self.assertEqual((run.returncode, run.stdout), (2, ""), args)

@@ -16,11 +16,11 @@ from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
 TOPICS = """sample-qkv attend accuracy calibrate run plan denoise fetch tokenize generate logits perplexity serve doctor info top bench
-bench-handover bench-attention bench-linear bench-daemon tune probe version help""".split()
+bench-handover bench-attention bench-linear bench-daemon bench-npc tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c",
          "serve": "engine_plugin/serve/main.c" if pathlib.Path(TOOL).with_name("tandem-serve").exists() else None}
-FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon")}
+FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon", "npc")}
 
 
 class Manual(unittest.TestCase):
