@@ -29,12 +29,17 @@ CALL(cuModuleUnload, td_cu_module module)
 
 CALL(cuModuleGetFunction, td_cu_function *function, td_cu_module module, const char *name)
 {
-    struct td_cu_function_st *f = module->functions;
+    struct td_cu_function_st *f;
+    uint32_t place = 0, tried = 0;
 
-    while (f < module->functions + FUNCTIONS && f->name[0] && strcmp(f->name, name))
-        f++;
-    if (f == module->functions + FUNCTIONS || strlen(name) >= sizeof f->name)
+    if (strlen(name) >= sizeof f->name)
         return INVALID_VALUE;
+    for (const char *c = name; *c; c++)
+        place = place * 31 + (unsigned char)*c;
+    /* Each session of some thousands asks for hundreds: they are hashed. */
+    while ((f = &module->functions[place++ % FUNCTIONS])->name[0] && strcmp(f->name, name))
+        if (++tried == FUNCTIONS)
+            return INVALID_VALUE;
     strcpy(f->name, name);
     *function = f;
     return TD_CU_SUCCESS;

@@ -145,7 +145,7 @@ static void look_up(const char *name)
 {
     pthread_mutex_lock(&f.lock);
     for (unsigned i = 0; i < f.looked_up_count && name; i++)
-        if (!strcmp(f.looked_up[i], name))
+        if (f.looked_up[i] == name || !strcmp(f.looked_up[i], name))
             name = NULL;
     if (name && f.looked_up_count < sizeof f.looked_up / sizeof *f.looked_up)
         f.looked_up[f.looked_up_count++] = name; /* a literal of libtandem's */
@@ -629,24 +629,25 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_time_domains(VkPhysicalDevice device,
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_GetDeviceProcAddr(VkDevice device, const char *name);
 
+/* Lengths first: there are many names, of which a sanitizer's strcmp() reads each to its end. */
+#define IS(text, length, name) ((length) == sizeof(name) - 1 && !memcmp(text, name, sizeof(name) - 1))
+
 /* The hook before a function, which it keeps. A name that is in no list ends the program: so the lists stay whole. */
 static PFN_vkVoidFunction hooked(const char *name, PFN_vkVoidFunction function)
 {
-    char core[80];
-    const size_t length = strlen(name);
+    size_t length = strlen(name); /* but of "KHR", where a function is the core's as well */
 
-    snprintf(core, sizeof core, "%s", name);
     if (!strncmp(name + 2, "GetSemaphoreCounterValue", 24) || !strncmp(name + 2, "WaitSemaphores", 14) ||
         !strncmp(name + 2, "SignalSemaphore", 15))
-        if (length > 3 && !strcmp(core + length - 3, "KHR"))
-            core[length - 3] = 0;
-#define HOOK(name)                                     \
-    if (!strcmp(core, "vk" #name)) {                   \
-        if (function)                                  \
-            f.vk.name = (PFN_vk##name)function;        \
-        return (PFN_vkVoidFunction)(void *)hook_##name; \
+        if (length > 3 && !strcmp(name + length - 3, "KHR"))
+            length -= 3;
+#define HOOK(of)                                      \
+    if (IS(name, length, "vk" #of)) {                 \
+        if (function)                                 \
+            f.vk.of = (PFN_vk##of)function;           \
+        return (PFN_vkVoidFunction)(void *)hook_##of; \
     }
-#define X(name, ...) HOOK(name)
+#define X(of, ...) HOOK(of)
     CREATES(X)
     DESTROYS(X)
     RETURNS(X)
@@ -661,8 +662,8 @@ static PFN_vkVoidFunction hooked(const char *name, PFN_vkVoidFunction function)
     HOOK(CmdPipelineBarrier)
     HOOK(GetDeviceProcAddr)
 #undef HOOK
-#define X(name)                     \
-    if (!strcmp(core, "vk" #name)) \
+#define X(of)                       \
+    if (IS(name, length, "vk" #of)) \
         return function;
     VOIDS(X)
 #undef X
@@ -868,8 +869,10 @@ void *__wrap_dlopen(const char *name, int flags)
 
 static void *hooked_cuda(const char *symbol, void *function)
 {
+    const size_t length = strlen(symbol);
+
 #define REQUIRED(kind, name, of, parameters)                        \
-    if (!strcmp(symbol, #of)) {                                     \
+    if (IS(symbol, length, #of)) {                                  \
         if (f.cuda_kind == FAULT_REAL_CUDA)                         \
             memcpy(&f.cu.name, &function, sizeof function);         \
         return (void *)hook_##name;                                 \
