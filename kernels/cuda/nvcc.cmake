@@ -1,9 +1,9 @@
 # Compiles SOURCE into IMAGE, ".../NAME.sm_<arch>.cubin" or ".../NAME.compute_<arch>.ptx", and packs it as IMAGE.zst. What it
 # includes goes to IMAGE.d; what ptxas says to IMAGE.log, and behind it PTX's entries and the image's size. KEEP: the image
-# itself stays as well.
+# itself stays as well. PTX: made of that, which is SOURCE's for the same code, so there is no IMAGE.d.
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -D NVCC=... -D ROOT=<project> -D SOURCE=<below ROOT> -D IMAGE=... -D KEEP=ON -P nvcc.cmake
+# cmake -D NVCC=... -D ROOT=<project> -D SOURCE=<below ROOT> -D IMAGE=... -D KEEP=ON [-D PTX=...] -P nvcc.cmake
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(arch ${IMAGE} NAME_WLE)
 string(REGEX REPLACE "^.*\\." "" arch ${arch})
@@ -12,9 +12,13 @@ if(IMAGE MATCHES "\\.ptx$")
 else()
     set(kind -cubin -Xptxas -v)
 endif()
+if(PTX)
+    set(from ${PTX})
+else()
+    set(from -std=c++17 -I${ROOT} -I${ROOT}/interop/include -MMD -MF ${IMAGE}.d -MT ${IMAGE}.zst ${ROOT}/${SOURCE})
+endif()
 execute_process(
-    COMMAND ${NVCC} ${kind} -arch=${arch} -O3 -std=c++17 -Werror all-warnings -I${ROOT} -I${ROOT}/interop/include
-        -MMD -MF ${IMAGE}.d -MT ${IMAGE}.zst ${ROOT}/${SOURCE} -o ${IMAGE}
+    COMMAND ${NVCC} ${kind} -arch=${arch} -O3 -Werror all-warnings ${from} -o ${IMAGE}
     WORKING_DIRECTORY ${ROOT} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
 file(WRITE ${IMAGE}.log "${text}")
 if(result)
