@@ -4,6 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool expects_gpu(void)
+{
+    const char *text = getenv("TANDEM_EXPECT_GPU");
+
+    return text && !strcmp(text, "1");
+}
+
 int run_cases(const char *name, const test_cases *const *parts, size_t count, CMFixtureFunction set_up,
               CMFixtureFunction tear_down)
 {

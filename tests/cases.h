@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,9 @@ typedef struct test_cases {
     size_t count;
 } test_cases;
 #define TEST_CASES(array) {array, sizeof array / sizeof *array}
+
+/* TANDEM_EXPECT_GPU=1: this machine has one, and what a program has to do with it is not skipped. */
+bool expects_gpu(void);
 
 /* As cmocka_run_group_tests_name() of all these, in this order. */
 int run_cases(const char *name, const test_cases *const *parts, size_t count, CMFixtureFunction set_up,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
+#include "tests/cases.h"
 
 /* Where processors are busy a thread of Debian's layer (1.3.239) may not hear of a wait's end within ten seconds, which it
  * reports as "most likely a validation bug". */
@@ -199,6 +200,17 @@ vku_found vku_open(vku *v, const vku_options *options)
     if (found != VKU_OK)
         vku_close(v);
     return found;
+}
+
+bool vku_try(vku *v, const vku_options *options)
+{
+    const vku_found found = vku_open(v, options);
+
+    if (found == VKU_NO_VULKAN && expects_gpu())
+        fail_msg("no Vulkan, but a GPU is expected");
+    if (found == VKU_FAILED)
+        fail_msg("Vulkan is there and does not work");
+    return found == VKU_OK;
 }
 
 void vku_close(vku *v)

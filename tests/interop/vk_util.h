@@ -96,6 +96,8 @@ typedef enum vku_found { VKU_OK = 0, VKU_NO_VULKAN = 77, VKU_FAILED = 1 } vku_fo
 
 /* NO_VULKAN: no loader or no device on this machine; FAILED, with a line on stderr, is a fault. options may be NULL. */
 vku_found vku_open(vku *v, const vku_options *options);
+/* Of a case of cmocka's, which fails where that does; false: there is no Vulkan, nor is a GPU expected. */
+bool vku_try(vku *v, const vku_options *options);
 void vku_close(vku *v);
 
 /* For td_vk_open(), and for a session; they point into *v. */

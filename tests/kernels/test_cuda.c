@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/cases.h"
 #include "tests/kernels/cuda/rig.h"
 
 static void print_log(void *user, int level, const char *text)
@@ -68,7 +69,6 @@ int main(int argc, char **argv)
     };
     /* leaves a stream behind: not for leak checks */
     const struct CMUnitTest stuck[] = {cmocka_unit_test(test_stuck_stream)};
-    const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool times = argc > 1 && !strcmp(argv[1], "--bench");
     const td_log log = {.fn = print_log};
     char why[512] = "";
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
         return 2;
     if (cases_only)
         return te_check_cases(&kernel_cases, TE_CUDA, each_kernel);
-    const bool expected = expect && !strcmp(expect, "1"); /* what is missing is a failure */
+    const bool expected = expects_gpu(); /* what is missing is a failure */
     status = td_cu_device_open(NULL, &log, &device, why, sizeof why);
     if (status) {
         fprintf(stderr, "no GPU: %s\n", why);

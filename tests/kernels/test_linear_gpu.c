@@ -17,6 +17,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "tandem/tandem.h"
 #include "tandem/vulkan.h"
+#include "tests/cases.h"
 #include "tests/interop/vk_util.h"
 #include "tests/kernels/each.h"
 #include "tests/kernels/linear_util.h"
@@ -264,10 +265,9 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_codes)};
     const struct CMUnitTest kernel_by_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest sessions[] = {cmocka_unit_test(test_cuda_session), cmocka_unit_test(test_inline_session)};
-    const char *expect = getenv("TANDEM_EXPECT_GPU");
     char why[512] = "";
     int failures = 0;
-    expected = expect && !strcmp(expect, "1");
+    expected = expects_gpu();
     const bool each_only = argc > 1 && !strcmp(argv[1], "--each"), cases_only = argc > 1 && !strcmp(argv[1], "--cases");
     if ((each_only || cases_only) && !te_arguments(&each, argc, argv))
         return 2;

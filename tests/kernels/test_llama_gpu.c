@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/cases.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/kernels/smollm2_logits.h"
 
@@ -278,7 +279,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_logits)};
     const struct CMUnitTest tests_of_file[] = {cmocka_unit_test(test_logits),
                                                cmocka_unit_test(test_answers)};
-    const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool timed = argc > 1 && !strcmp(argv[1], "--bench");
     char why[512] = "";
     void *file = NULL;
@@ -287,7 +287,7 @@ int main(int argc, char **argv)
 
     if (td_cu_device_open(NULL, NULL, &device, why, sizeof why)) {
         fprintf(stderr, "no GPU: %s\n", why);
-        return expect && !strcmp(expect, "1") ? 1 : 77;
+        return expects_gpu() ? 1 : 77;
     }
     if (argc > 1 + timed)
         path = argv[1 + timed];

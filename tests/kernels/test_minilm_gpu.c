@@ -9,6 +9,7 @@
  * are made up, and embeddings are compared with the CPU's. --bench prints how long 128 tokens take,
  * and each record of f16, which does not depend on weights.
  */
+#include "tests/cases.h"
 #include "tests/kernels/minilm_util.h"
 
 #include <stdio.h>
@@ -385,9 +386,8 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_session)};
     const struct CMUnitTest inline_tests[] = {cmocka_unit_test(test_singles),
                                               cmocka_unit_test(test_padded)};
-    const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool timed = argc > 1 && !strcmp(argv[1], "--bench");
-    const bool strict = expect && !strcmp(expect, "1");
+    const bool strict = expects_gpu();
     char why[512] = "";
     int failures = 0;
 

@@ -27,6 +27,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "interop/os/clock.h"
 #include "tandem/plugin.h"
+#include "tests/cases.h"
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/faults.h"
 #include "tests/interop/vk_util.h"
@@ -859,7 +860,6 @@ int main(int argc, char **argv)
     };
     enum { TESTS = sizeof tests / sizeof *tests };
     const unsigned part = argc > 2 && !strcmp(argv[1], "--part") ? (unsigned)atoi(argv[2]) : 0;
-    const char *gpu = getenv("TANDEM_EXPECT_GPU");
     struct CMUnitTest chosen[TESTS];
     size_t count = 0;
     int failed;
@@ -872,7 +872,7 @@ int main(int argc, char **argv)
         return 2;
     }
 
-    t.gpu = gpu && !strcmp(gpu, "1");
+    t.gpu = expects_gpu();
     t.print_calls = argc > 1 && !strcmp(argv[1], "--calls");
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (t.gpu)

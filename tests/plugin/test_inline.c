@@ -36,7 +36,6 @@ int main(int argc, char **argv)
         &inline_frames_cases, &inline_recorded_cases, &inline_sessions_cases, &inline_networks_cases,
         &inline_stamps_cases,
     };
-    const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool bench = argc > 1 && !strcmp(argv[1], "--bench"),
                bench_minilm = argc > 1 && !strcmp(argv[1], "--bench-minilm");
     const vku_options options = {.wrap = fake_nvx_wrap, .validation = !bench && !bench_minilm};
@@ -47,10 +46,10 @@ int main(int argc, char **argv)
     fake_nvx_learn();
     switch (vku_open(&gpu, &options)) {
     case VKU_OK: break;
-    case VKU_NO_VULKAN: return expect && !strcmp(expect, "1") ? 1 : 77;
+    case VKU_NO_VULKAN: return expects_gpu() ? 1 : 77;
     default: return 1;
     }
-    if (expect && !strcmp(expect, "1") && !F.real) {
+    if (expects_gpu() && !F.real) {
         fprintf(stderr, "%s has no VK_NVX_binary_import, but a GPU is expected\n", gpu.name);
         return 1;
     }

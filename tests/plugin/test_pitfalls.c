@@ -71,8 +71,7 @@ int main(void)
         &pitfalls_imports_cases, &pitfalls_semaphores_cases, &pitfalls_queues_cases, &own_cases,
         &pitfalls_copies_cases, &pitfalls_frames_cases, &pitfalls_engines_cases,
     };
-    const char *gpu = getenv("TANDEM_EXPECT_GPU");
 
-    w.gpu = gpu && !strcmp(gpu, "1");
+    w.gpu = expects_gpu();
     return run_cases("tests", parts, sizeof parts / sizeof *parts, NULL, NULL);
 }

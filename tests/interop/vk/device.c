@@ -216,7 +216,7 @@ static void test_caps(void **state)
         assert_true(caps->host_alignment >= 4096 && (caps->host_alignment & (caps->host_alignment - 1)) == 0);
     if (gpu.validated)
         assert_true(caps->debug_utils);
-    if (asked("TANDEM_EXPECT_GPU")) {
+    if (expects_gpu()) {
         assert_true(caps->export_memory);
         assert_true(caps->export_timeline);
         assert_true(caps->import_host);

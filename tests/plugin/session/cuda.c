@@ -26,7 +26,7 @@ static void test_on_a_programs_stream(void **state)
 
     (void)state;
     if (td_cu_device_open(NULL, NULL, &cu, why, sizeof why) != TANDEM_OK) {
-        if (expect_gpu())
+        if (expects_gpu())
             fail_msg("%s", why);
         skip();
     }

@@ -94,12 +94,12 @@ static void test_ladder(void **state)
     r.desc.cpu_threads = 1;
     assert_true(rig_start(&r));
     assert_int_equal(r.info.cpu_threads, 1);
-    assert_int_equal(r.info.rung, expect_gpu() ? TANDEM_RUNG_HOST : r.info.sm ? TANDEM_RUNG_HOST : TANDEM_RUNG_CPU);
+    assert_int_equal(r.info.rung, expects_gpu() ? TANDEM_RUNG_HOST : r.info.sm ? TANDEM_RUNG_HOST : TANDEM_RUNG_CPU);
     assert_true(r.info.rung_reason[0]);
     rig_close(&r);
 
     if (rig_open(&r, ON_VULKAN)) {
-        assert_true(r.info.rung <= TANDEM_RUNG_TIMELINE || (r.info.rung == TANDEM_RUNG_CPU && !expect_gpu()));
+        assert_true(r.info.rung <= TANDEM_RUNG_TIMELINE || (r.info.rung == TANDEM_RUNG_CPU && !expects_gpu()));
         assert_true(r.info.rung == TANDEM_RUNG_INLINE || r.info.rung_reason[0]);
         if (r.info.rung == TANDEM_RUNG_TIMELINE)
             assert_non_null(strstr(r.info.rung_reason, "inline"));
@@ -107,7 +107,7 @@ static void test_ladder(void **state)
     }
     if (rig_open(&r, ON_VULKAN_HALF)) {
         assert_true(r.info.rung == TANDEM_RUNG_HOST || r.info.rung == TANDEM_RUNG_CPU);
-        assert_true(!expect_gpu() || r.info.rung == TANDEM_RUNG_HOST);
+        assert_true(!expects_gpu() || r.info.rung == TANDEM_RUNG_HOST);
         if (r.info.rung == TANDEM_RUNG_HOST && !r.desc.rung)
             assert_non_null(strstr(r.info.rung_reason, "VK_KHR_external_semaphore_fd"));
         rig_close(&r);

@@ -48,7 +48,6 @@ typedef struct rig {
 } rig;
 
 unsigned errors_of(rig *r);
-bool expect_gpu(void);
 extern bool validates;
 /* Everything but the session. False where this machine has not what it takes. */
 bool rig_prepare(rig *r, rig_kind kind);
