@@ -26,6 +26,8 @@
 
 enum { TD_LLAMA_BATCH, TD_LLAMA_TOKENS, TD_LLAMA_WANTED, TD_LLAMA_NUMBERS };
 
+enum { TD_LLAMA_MOST_HEAD_DIM = 1 << 12 };
+
 /* What the file's metadata say. */
 typedef struct td_llama_sizes {
     uint32_t layers, dim, hidden, heads, kv_heads, head_dim, words;
