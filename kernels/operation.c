@@ -8,6 +8,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/binary/binary.h"
+#include "kernels/cache/cache.h"
 #include "kernels/commit.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
@@ -17,6 +18,7 @@
 
 static const td_operation *const operations[] = {&td_operation_attention, &td_operation_norm, &td_operation_linear,
                                                  &td_operation_embed, &td_operation_binary, &td_operation_pool, &td_operation_scatter,
+                                                 &td_operation_cache_append, &td_operation_cache_attention,
                                                  &td_operation_commit};
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 

@@ -118,6 +118,10 @@ static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
 }
+static inline int __ffsll(long long x)
+{
+    return __builtin_ffsll(x);
+}
 static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selectors)
 {
     const uint64_t bytes = uint64_t(high) << 32 | low;

@@ -12,6 +12,8 @@
 #include "kernels/attention/cuda/attention_wgmma_8b.cu"
 #include "kernels/attention/cuda/attention_wgmma_f16.cu"
 #include "kernels/binary/binary.cu"
+#include "kernels/cache/cache_append.cu"
+#include "kernels/cache/cache_attend.cu"
 #include "kernels/cuda/common.cu"
 #include "kernels/cuda/probe.cu"
 #include "kernels/embed/embed.cu"

@@ -16,7 +16,7 @@ te_program te_program_of(const char *entry)
     static const struct {
         const char *family;
         te_program program;
-    } apart[] = {{"attn_masked", TE_OPERATIONS}, {"binary", TE_OPERATIONS}, {"embed", TE_OPERATIONS},
+    } apart[] = {{"attn_masked", TE_OPERATIONS}, {"binary", TE_OPERATIONS}, {"cache", TE_OPERATIONS}, {"embed", TE_OPERATIONS},
                  {"linear", TE_LINEAR},          {"norm", TE_OPERATIONS},   {"pool", TE_OPERATIONS},
                  {"scatter", TE_OPERATIONS}};
 

@@ -62,6 +62,8 @@ static const char *const words[] = {
     "\"operation\": \"binary\"",
     "\"operation\": \"pool\"",
     "\"operation\": \"scatter\"",
+    "\"operation\": \"cache_append\"",
+    "\"operation\": \"cache_attention\"",
     "\"views\": {",
     "{\"tensor\": ",
     "\"offset\": ",
@@ -220,6 +222,21 @@ static const struct {
      "\"k\": {\"tensor\": \"c\", \"strides\": [0, 512, 32]},"
      "\"v\": {\"tensor\": \"c\", \"offset\": 512, \"strides\": [0, 512, 32]},"
      "\"position\": \"b\", \"o\": \"d\"}}]}"},
+    {"cache", /* of 130 positions: 512 + 256 * 64 + 2 * 100 * 64 bytes a plane */
+     "{\"version\": 1, \"numbers\": {\"n\": 8}, \"tensors\": {"
+     "\"a\": {\"role\": \"input\", \"dtype\": \"F16\", \"shape\": [\"n\", 256]},"
+     "\"b\": {\"role\": \"uniform\", \"dtype\": \"I32\", \"shape\": [\"n\"]},"
+     "\"c\": {\"role\": \"cache\", \"dtype\": \"U8\", \"shape\": [1, 1, 1, 29696]},"
+     "\"d\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"n\", 128]}},"
+     "\"nodes\": [{\"operation\": \"cache_append\", \"batch\": 1, \"kv_heads\": 1,"
+     "\"rows\": \"n\", \"head_dim\": 64, \"entries\": 130, \"format\": 2, \"views\": {"
+     "\"k\": {\"tensor\": \"a\", \"offset\": 128, \"strides\": [0, 0, 256]},"
+     "\"v\": {\"tensor\": \"a\", \"offset\": 192, \"strides\": [0, 0, 256]},"
+     "\"position\": \"b\", \"cache\": \"c\"}},"
+     "{\"operation\": \"cache_attention\", \"batch\": 1, \"heads\": 2, \"kv_heads\": 1,"
+     "\"rows\": \"n\", \"head_dim\": 64, \"entries\": 130, \"format\": 2, \"views\": {"
+     "\"q\": {\"tensor\": \"a\", \"strides\": [0, 64, 256]}, \"position\": \"b\","
+     "\"cache\": \"c\", \"o\": {\"tensor\": \"d\", \"strides\": [0, 64, 128]}}}]}"},
 };
 enum { GRAPHS = sizeof graphs / sizeof *graphs };
 

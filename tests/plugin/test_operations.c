@@ -21,7 +21,7 @@ typedef struct operation {
     void (*make)(const struct operation *it, tandem_mem mem, tandem_operands *op);
     uint32_t elements; /* of y, in floats */
     float off;         /* by so much GPUs may be from the CPU */
-    uint32_t dtype, head_dim; /* of attention's q, k and v, or norm's x */
+    uint32_t dtype, head_dim; /* of attention's q, k and v, or norm's x; of caches their format, and heads */
     uint64_t offset_bytes;    /* where q begins */
 } operation;
 
@@ -113,6 +113,32 @@ static void attention(const operation *it, tandem_mem mem, tandem_operands *op)
     op->attention.bias.stride_batch = op->attention.bias.stride_head = 0;
 }
 
+/* To a cache where y is otherwise: a row at position 1, which those behind it do not follow. */
+static void cache_append(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    const uint64_t bytes = tandem_cache_bytes(it->dtype, 2 * ROWS, it->head_dim);
+
+    op->cache_append = (tandem_cache_append){.batch = 1, .kv_heads = HEADS, .rows = ROWS - 3, .head_dim = it->head_dim,
+                                             .entries = 2 * ROWS, .format = it->dtype};
+    op->cache_append.k = op->cache_append.v = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, HEADS, ROWS, it->head_dim);
+    op->cache_append.position = numbers(mem, ROWS);
+    op->cache_append.position.offset_bytes += 3 * sizeof(int32_t);
+    op->cache_append.cache = tandem_view_dense(mem, OUT, TANDEM_DTYPE_U8, HEADS, 1, (uint32_t)bytes);
+}
+
+/* On the newest page alone, which is all that a cache of one page has. */
+static void cache_attention(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    const uint64_t bytes = tandem_cache_bytes(it->dtype, ROWS, it->head_dim);
+
+    op->cache_attention = (tandem_cache_attention){.batch = 1, .heads = HEADS, .kv_heads = 1, .rows = ROWS,
+                                                   .head_dim = it->head_dim, .entries = ROWS, .format = it->dtype};
+    op->cache_attention.q = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, HEADS, ROWS, it->head_dim);
+    op->cache_attention.position = numbers(mem, ROWS);
+    op->cache_attention.cache = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_U8, 1, 1, (uint32_t)bytes);
+    op->cache_attention.o = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, it->head_dim);
+}
+
 static void fill(void *data)
 {
     uint16_t *half = data;
@@ -166,6 +192,13 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
     {.number = TANDEM_OPERATION_SCATTER, .make = scatter, .elements = CHANNELS},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
+    {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
+#define CACHE(format, dim) \
+    {.number = TANDEM_OPERATION_CACHE_ATTENTION, .make = cache_attention, .elements = HEADS * ROWS * dim, .off = 4e-3f, .dtype = format, .head_dim = dim}
+    CACHE(TANDEM_CACHE_K8V8, 64),
+    CACHE(TANDEM_CACHE_K8V8, 128),
+    CACHE(TANDEM_CACHE_K4V8, 64),
+    CACHE(TANDEM_CACHE_K4V8, 128),
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -174,7 +207,7 @@ static void compute_on_cpu(const operation *what, float y[PLANE])
     const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 2};
 
     assert_true(compute(&desc, what, 0, y));
-    for (size_t i = 0; i < PLANE; i++)
+    for (size_t i = 0; i < PLANE && what->elements; i++) /* caches are no floats */
         assert_true((y[i] == y[i]) == (i < what->elements)); /* else it is as it was, no number */
 }
 

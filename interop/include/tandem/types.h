@@ -351,6 +351,57 @@ typedef struct tandem_scatter {
     uint32_t reserved[3]; /* 0 */
 } tandem_scatter;
 
+/* How a cache of keys and values is kept. */
+typedef enum tandem_cache_format {
+    TANDEM_CACHE_F16 = 0,  /* as fp16, which is no cache of the operations below: they take the other two */
+    TANDEM_CACHE_K8V8 = 1, /* keys INT8, values FP8 E4M3 */
+    TANDEM_CACHE_K4V8 = 2  /* keys INT4 */
+} tandem_cache_format;
+
+/* What a cache keeps of one sequence's keys and values for one head, of `entries` positions: bytes, which begin at a multiple of 16.
+ * Zeros are one that keeps nothing. UINT64_MAX where there is no such format, or they are too many.
+ *
+ * Positions lie in pages of 64. The newest page is there as fp16. Once it is full it is sealed: its keys become codes with a minimum
+ * and a scale for each channel, values become codes with a scale for each channel. So a page depends on nothing but what is in it,
+ * and is not touched again. */
+static inline uint64_t tandem_cache_bytes(uint32_t format, uint32_t entries, uint32_t head_dim)
+{
+    const uint64_t pages = ((uint64_t)entries + 63) / 64, k = format == TANDEM_CACHE_K4V8 ? 32 : 64;
+
+    if ((format != TANDEM_CACHE_K8V8 && format != TANDEM_CACHE_K4V8) || !pages || head_dim > 1u << 20)
+        return UINT64_MAX;
+    return 512 + (uint64_t)256 * head_dim + (pages - 1) * (k + 64 + 4) * head_dim;
+}
+
+/* Rows of keys and values become those of a cache at their positions. Those of a batch follow one another within one page, from the
+ * first on whose position is in the cache; a row that does not, and what is behind it, goes nowhere. Rows in the middle of a page
+ * that was sealed unseal it: what is before them in the page is as its codes have it. */
+typedef struct tandem_cache_append {
+    tandem_view k, v;     /* [batch, kv_heads, rows, head_dim], F16, BF16 or F32: rounded to fp16 */
+    tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
+    tandem_view cache;    /* U8, [batch, kv_heads, 1, tandem_cache_bytes()]; its strides are multiples of 16, as is its address */
+    uint32_t batch, kv_heads, rows; /* rows: 64 at most */
+    uint32_t head_dim;    /* 64 or 128 */
+    uint32_t entries;     /* positions of a sequence */
+    uint32_t format;      /* tandem_cache_format */
+    uint32_t reserved[2]; /* 0 */
+} tandem_cache_append;
+
+/* O = softmax(scale * Q K^T) V on such a cache: a row attends to all positions up to its own, to those of its own page as fp16, to
+ * those before that as codes. So it has the same bits however many rows come at once, and whatever other sequences there are.
+ * A position below 0 attends to nothing, and gives 0; one beyond the cache counts as the last. What rows of a batch attend to has
+ * been appended, and nothing in another page since. One call at a time: the cache also counts which parts of a call are done, and
+ * an append begins that anew. */
+typedef struct tandem_cache_attention {
+    tandem_view q;        /* [batch, heads, rows, head_dim], F16; offset_bytes and strides are multiples of 16 bytes */
+    tandem_view position; /* as above */
+    tandem_view cache;    /* as above */
+    tandem_view o;        /* as q, F16, BF16 or F32 */
+    uint32_t batch, heads, kv_heads, rows; /* heads: kv_heads to 16 times as many; rows: 64 at most */
+    uint32_t head_dim, entries, format;    /* as above */
+    float scale;          /* 0: 1 / sqrt(head_dim) */
+} tandem_cache_attention;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
@@ -359,6 +410,8 @@ typedef enum tandem_operation {
     TANDEM_OPERATION_BINARY = 5,
     TANDEM_OPERATION_POOL = 6,
     TANDEM_OPERATION_SCATTER = 7,
+    TANDEM_OPERATION_CACHE_APPEND = 8,
+    TANDEM_OPERATION_CACHE_ATTENTION = 9,
     TANDEM_OPERATION_RUN = 64 /* a whole network: those above are the operations that it may have */
 } tandem_operation;
 
@@ -391,6 +444,8 @@ typedef union tandem_operands {
     tandem_binary binary;       /* TANDEM_OPERATION_BINARY */
     tandem_pool pool;           /* TANDEM_OPERATION_POOL */
     tandem_scatter scatter;     /* TANDEM_OPERATION_SCATTER */
+    tandem_cache_append cache_append;       /* TANDEM_OPERATION_CACHE_APPEND */
+    tandem_cache_attention cache_attention; /* TANDEM_OPERATION_CACHE_ATTENTION */
     tandem_run run;             /* TANDEM_OPERATION_RUN */
 } tandem_operands;
 

@@ -49,6 +49,11 @@ static inline __half2 __hmul2(__half2 a, __half2 b)
 {
     return __floats2half2_rn(__half2float(a.low) * __half2float(b.low), __half2float(a.high) * __half2float(b.high));
 }
+static inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) /* rounded to float first */
+{
+    return __floats2half2_rn(fmaf(__half2float(a.low), __half2float(b.low), __half2float(c.low)),
+                             fmaf(__half2float(a.high), __half2float(b.high), __half2float(c.high)));
+}
 static inline float2 __half22float2(__half2 x)
 {
     return {__half2float(x.low), __half2float(x.high)};

@@ -795,7 +795,7 @@ static void test_operations_document(void **state)
     while (fgets(line, sizeof line, file)) {
         const td_operation_layout *layout;
 
-        if (sscanf(line, "| %u %31[a-z] | %u | %u |", &number, name, &version, &bytes) != 4)
+        if (sscanf(line, "| %u %31[a-z_] | %u | %u |", &number, name, &version, &bytes) != 4)
             continue;
         layout = rules.operation(number);
         assert_non_null(layout);

@@ -19,6 +19,8 @@ LAST(tandem_embed, reserved);
 LAST(tandem_binary, reserved);
 LAST(tandem_pool, reserved);
 LAST(tandem_scatter, reserved);
+LAST(tandem_cache_append, reserved);
+LAST(tandem_cache_attention, scale);
 LAST(tandem_run, reserved);
 LAST(tandem_operands, reserved);
 LAST(tandem_job, op);

@@ -1,0 +1,41 @@
+/* Caches of keys and values in pages of INT8 or INT4 and FP8 codes: rows that are appended to them,
+ * and attention of a few rows on them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_CACHE_H
+#define TANDEM_KERNELS_CACHE_H
+
+#include "kernels/cache/params.h"
+#include "kernels/operation.h"
+
+extern const td_operation td_operation_cache_append, td_operation_cache_attention;
+
+/* How a cache lies; what is wrong names `operation`.member. */
+typedef struct td_cache_sizes {
+    uint32_t batch, kv_heads, rows, head_dim, entries, format;
+} td_cache_sizes;
+tandem_status td_cache_check(const td_operation_layout *layout, const tandem_operands *op,
+                             const td_cache_sizes *sizes, uint32_t cache_view, char *why,
+                             size_t why_bytes);
+
+/* Channels of the view: the bytes of a plane; UINT32_MAX, which no check passes, where it is none. */
+uint32_t td_cache_channels(const td_cache_sizes *sizes);
+
+/* Rows of a tile: sums of P V, the largest score, sums of P. */
+typedef struct td_cache_sums {
+    float o[TD_CACHE_TILE][TD_CACHE_MOST_DIM], m[TD_CACHE_TILE], l[TD_CACHE_TILE];
+} td_cache_sums;
+
+/* What a block on the CPU works with: a page as floats, a tile's rows. */
+typedef struct td_cache_local {
+    _Alignas(64) float k[TD_CACHE_MOST_DIM][TD_CACHE_PAGE], v[TD_CACHE_PAGE][TD_CACHE_MOST_DIM];
+    float v_scale[TD_CACHE_MOST_DIM];
+    float q[TD_CACHE_TILE][TD_CACHE_MOST_DIM];
+    td_cache_sums all, chunk;
+} td_cache_local;
+
+void td_cpu_cache_append(const void *params, const td_block *at);
+void td_cpu_cache_attend(const void *params, const td_block *at);
+
+#endif

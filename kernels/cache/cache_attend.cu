@@ -1,0 +1,570 @@
+/* Attention of a few rows on caches of codes, by mma.sync, for every architecture: see params.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A block has a tile of 16 rows and chunks of four pages, a warp a page: so all that a warp needs
+ * is on its way at once. Codes of keys become fp16 as k_min + k_scale * code, those of values fp16
+ * of their bits, 2^-8 as large, and v_scale comes last.
+ *
+ * Products do not care which keys and channels of a step are called which, so each thread loads
+ * what lies behind one another. Of a page a quad's thread q has pairs of channels q * Dim / 8 and
+ * so on of Q and K, and g the keys that key_of() says as columns of S.
+ */
+#include <string.h>
+
+#include <math_constants.h>
+
+#include "kernels/cache/params.h"
+#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/tensor.cuh"
+
+namespace td {
+
+enum class Codes { k8, k4, f16 };
+
+/* Two codes of E4M3, in bytes 1 and 3 of a word, as fp16 that is 2^-8 times as large. */
+__device__ __forceinline__ uint32_t spread_e4m3(uint32_t x)
+{
+    return (x & 0x80008000u) | (x >> 1 & 0x3f803f80u);
+}
+
+__device__ __forceinline__ __half2 half2_of(uint32_t bits)
+{
+    __half2 x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+__device__ __forceinline__ uint32_t bits_of(__half2 x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Eight neighbours of E5M3 as floats. */
+__device__ __forceinline__ void load_scales(float (&to)[8], const uint8_t *from)
+{
+    const uint2 words = __ldg(reinterpret_cast<const uint2 *>(from));
+
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t byte = (i < 4 ? words.x : words.y) >> i % 4 * 8 & 255;
+
+        to[i] = __half2float(__ushort_as_half((unsigned short)(byte << 7)));
+    }
+}
+
+template <bool K4, int Dim> struct Attend {
+    static constexpr int rows = int(TD_CACHE_TILE), page = int(TD_CACHE_PAGE), warps = int(TD_CACHE_CHUNK);
+    static constexpr int steps = Dim / 16; /* of Q K^T: four pairs of channels each thread's two */
+    static constexpr int blocks = Dim / 64; /* of channels of V */
+    static constexpr int pitch = Dim + 4;
+    static constexpr int fours = Dim / 32; /* of channels that a thread adds up in the end */
+    static constexpr uint32_t format = K4 ? TD_CACHE_K4 : TD_CACHE_K4 - 1;
+
+    /* What each warp has: sums of P V, the largest score of a row, and sums of P. Behind them sums of
+     * P V of all chunks so far. */
+    struct Shared {
+        float o[warps + 1][rows * pitch], m[warps][rows], l[warps][rows];
+    };
+    static_assert(sizeof(Shared) == TD_CACHE_SHARED_BYTES(unsigned(Dim)), "the launch asks for another size");
+    static_assert(warps * 32 == int(TD_BLOCK_THREADS), "a warp a page");
+
+    /* Sums of one row, four neighbouring channels of every 32. */
+    struct Sums {
+        float4 o[fours];
+        float m, l;
+    };
+
+    const td_params_cache_attend &p;
+    Shared &shared;
+    uint32_t batch, kv_head, tile, tiles, span;
+    int g, q, warp;
+    uint8_t *plane;
+    int position[2]; /* of rows g and g + 8; -1: none */
+    int last;        /* of all of the tile */
+
+    __device__ __forceinline__ Attend(const td_params_cache_attend &params, Shared &of) : p(params), shared(of)
+    {
+        const uint32_t of_plane = blockIdx.x / p.spans;
+
+        tiles = (p.rows * p.group + rows - 1) / rows;
+        span = blockIdx.x - of_plane * p.spans;
+        const uint32_t number = of_plane / tiles;
+        tile = of_plane - number * tiles;
+        batch = number / p.kv_heads;
+        kv_head = number - batch * p.kv_heads;
+        g = int(threadIdx.x % 32 / 4);
+        q = int(threadIdx.x % 4);
+        warp = int(threadIdx.x / 32);
+        plane = p.cache + row_at(p.cache_at, batch, kv_head, 0);
+        position[0] = position_of(g);
+        position[1] = position_of(g + 8);
+        last = max(position[0], position[1]);
+#pragma unroll
+        for (int apart = 4; apart < 32; apart *= 2)
+            last = max(last, __shfl_xor_sync(~0u, last, apart));
+    }
+
+    __device__ __forceinline__ uint32_t token_of(int row) const
+    {
+        return (tile * rows + row) / p.group;
+    }
+
+    __device__ __forceinline__ uint32_t head_of(int row) const
+    {
+        return kv_head * p.group + (tile * rows + row) % p.group;
+    }
+
+    __device__ __forceinline__ int position_of(int row) const
+    {
+        const uint32_t token = token_of(row);
+
+        if (token >= p.rows)
+            return -1;
+        const int at = p.position[batch * p.position_at.stride_batch + token * p.position_at.stride_row];
+
+        return at < 0 ? -1 : min(at, int(p.entries) - 1);
+    }
+
+    /* Channels of this thread's of both its rows, as steps take them. */
+    __device__ __forceinline__ void load_q(uint32_t (&x)[2][2 * steps]) const
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = g + 8 * half;
+            const bool there = token_of(row) < p.rows;
+            const uint16_t *const from = static_cast<const uint16_t *>(p.q) +
+                                         (there ? row_at(p.q_at, batch, head_of(row), token_of(row)) : 0) + q * (Dim / 4);
+
+#pragma unroll
+            for (int i = 0; i < steps / 2; i++) {
+                const uint4 words = there ? __ldg(reinterpret_cast<const uint4 *>(from) + i) : make_uint4(0, 0, 0, 0);
+
+                x[half][4 * i] = words.x, x[half][4 * i + 1] = words.y;
+                x[half][4 * i + 2] = words.z, x[half][4 * i + 3] = words.w;
+            }
+        }
+    }
+
+    /* A pair of channels of all the keys that this thread has as columns: of tile t word t. */
+    template <Codes Of> struct Keys {
+        static constexpr int words = Of == Codes::k8 ? 4 : Of == Codes::k4 ? 2 : 8;
+        uint32_t x[words];
+
+        __device__ __forceinline__ void load(const uint8_t *k, int pair, int g)
+        {
+            const uint8_t *const from = k + (pair * 8 + g) * (words * 4);
+
+            if constexpr (Of == Codes::k4) {
+                const uint2 two = __ldg(reinterpret_cast<const uint2 *>(from));
+
+                x[0] = two.x, x[1] = two.y;
+            } else {
+#pragma unroll
+                for (int i = 0; i < words; i += 4) { /* what is fp16 this kernel's caller wrote: not through L1 of before */
+                    const uint4 four = __ldcg(reinterpret_cast<const uint4 *>(from) + i / 4);
+
+                    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+                }
+            }
+        }
+
+        __device__ __forceinline__ uint32_t tile(int t, __half2 scale, __half2 least) const
+        {
+            uint32_t with_1024;
+
+            if constexpr (Of == Codes::f16)
+                return x[t];
+            if constexpr (Of == Codes::k8)
+                with_1024 = __byte_perm(x[t / 2], 0x64646464u, t % 2 ? 0x4342 : 0x4140);
+            else
+                with_1024 = (x[t % 2] >> t / 2 * 4 & 0x000f000fu) | 0x64006400u;
+            return bits_of(__hfma2(__hsub2(half2_of(with_1024), __float2half2_rn(1024.0f)), scale, least));
+        }
+    };
+
+    /* Which key of the page column 2 q + b of tile t is. */
+    template <Codes Of> __device__ __forceinline__ int key_of(int t, int b) const
+    {
+        return Of == Codes::k4 ? t / 2 * 16 + 4 * q + 2 * b + t % 2 : 16 * q + 8 * b + t;
+    }
+
+    /* And the pair of keys that goes with step s, half b, of P V. */
+    template <Codes Of> __device__ __forceinline__ int pair_of(int s, int b) const
+    {
+        return Of == Codes::k4 ? 8 * s + 2 * q + b : 8 * q + 4 * b + s;
+    }
+
+    /* Dot products of all rows with a page's keys. */
+    template <Codes Of> __device__ __forceinline__ void multiply_q_k(float (&s)[8][4], const uint8_t *k, const uint8_t *scales) const
+    {
+        uint32_t rows_of_q[2][2 * steps];
+
+        load_q(rows_of_q);
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            s[i / 4][i % 4] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < steps; i++) {
+            const int pair = q * (Dim / 8) + 2 * i;
+            const uint32_t a[4] = {rows_of_q[0][2 * i], rows_of_q[1][2 * i], rows_of_q[0][2 * i + 1], rows_of_q[1][2 * i + 1]};
+            Keys<Of> keys[2];
+            __half2 least[2], scale[2];
+
+#pragma unroll
+            for (int b = 0; b < 2; b++)
+                keys[b].load(k, pair + b, g);
+            if constexpr (Of != Codes::f16) {
+                const uint2 minima = __ldg(reinterpret_cast<const uint2 *>(scales + 4 * pair));
+                const uint32_t e5m3 = __ldg(reinterpret_cast<const uint32_t *>(scales + 2 * Dim + 2 * pair));
+
+                least[0] = half2_of(minima.x), least[1] = half2_of(minima.y);
+                scale[0] = half2_of(__byte_perm(e5m3, 0, 0x4140) << 7);
+                scale[1] = half2_of(__byte_perm(e5m3, 0, 0x4342) << 7);
+            }
+#pragma unroll
+            for (int t = 0; t < 8; t++)
+                mma_f16(s[t], a, keys[0].tile(t, scale[0], least[0]), keys[1].tile(t, scale[1], least[1]));
+        }
+    }
+
+    /* s becomes P; rows of which a key does not count have 0 there. fmaxf drops a NaN, so m never is one. */
+    template <Codes Of> __device__ __forceinline__ void soften(float (&s)[8][4], const int (&limit)[2], float (&m)[2], float (&l)[2]) const
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = -CUDART_INF_F, sum = 0.0f;
+
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                float &x = s[i / 2][2 * half + i % 2];
+
+                x = key_of<Of>(i / 2, i % 2) < limit[half] ? __fmul_rn(x, p.scale) : -CUDART_INF_F;
+                top = fmaxf(top, x);
+            }
+            top = quad_max(top);
+            const float base = top == -CUDART_INF_F ? 0.0f : top;
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                float &x = s[i / 2][2 * half + i % 2];
+
+                x = ex2(__fsub_rn(x, base));
+                sum = __fadd_rn(sum, x);
+            }
+            m[half] = top;
+            l[half] = quad_sum(sum);
+        }
+    }
+
+    /* Eight channels of a pair of keys, as fp16; of keys from `end` on nothing counts. */
+    template <Codes Of> __device__ __forceinline__ void load_values(uint32_t (&x)[8], const uint8_t *v, int pair, int channel, int end) const
+    {
+        if constexpr (Of == Codes::f16) {
+            const uint32_t mask = 2 * pair + 1 < end ? ~0u : 2 * pair < end ? 0xffffu : 0u;
+
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 four = __ldcg(reinterpret_cast<const uint4 *>(v + (pair * Dim + channel) * 4) + i);
+
+                x[4 * i] = four.x & mask, x[4 * i + 1] = four.y & mask;
+                x[4 * i + 2] = four.z & mask, x[4 * i + 3] = four.w & mask;
+            }
+        } else {
+            const uint4 four = __ldg(reinterpret_cast<const uint4 *>(v + (pair * Dim + channel) * 2));
+            const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = spread_e4m3(__byte_perm(words[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
+        }
+    }
+
+    template <Codes Of> __device__ __forceinline__ void multiply_p_v(float (&o)[8 * blocks][4], const float (&s)[8][4], const uint8_t *v, int end) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t a[4] = {cvt_f16x2(s[2 * i + 1][0], s[2 * i][0]), cvt_f16x2(s[2 * i + 1][2], s[2 * i][2]),
+                                   cvt_f16x2(s[2 * i + 1][1], s[2 * i][1]), cvt_f16x2(s[2 * i + 1][3], s[2 * i][3])};
+
+#pragma unroll
+            for (int u = 0; u < blocks; u++) {
+                uint32_t x[2][8];
+
+#pragma unroll
+                for (int b = 0; b < 2; b++)
+                    load_values<Of>(x[b], v, pair_of<Of>(i, b), 64 * u + 8 * g, end);
+#pragma unroll
+                for (int t = 0; t < 8; t++)
+                    mma_f16(o[8 * u + t], a, x[0][t], x[1][t]);
+            }
+        }
+    }
+
+    /* A page, for rows that attend to its first `limit` keys. */
+    template <Codes Of> __device__ __forceinline__ void add_page(const uint8_t *k, const int (&limit)[2], float (&o)[8 * blocks][4], float (&m)[2], float (&l)[2]) const
+    {
+        const uint8_t *const v = k + (Of == Codes::f16 ? page * Dim * 2 : int(TD_CACHE_K_BYTES(format, Dim)));
+        int end = max(limit[0], limit[1]);
+        float s[8][4];
+
+#pragma unroll
+        for (int apart = 4; apart < 32 && Of == Codes::f16; apart *= 2)
+            end = max(end, __shfl_xor_sync(~0u, end, apart));
+        multiply_q_k<Of>(s, k, v + page * Dim);
+        soften<Of>(s, limit, m, l);
+        multiply_p_v<Of>(o, s, v, end);
+    }
+
+    /* This warp's page of a chunk, into shared memory: as codes for rows behind it; or, as all rows
+     * are to be of one page, which then is this one, as fp16. */
+    __device__ __forceinline__ void sum(uint32_t chunk) const
+    {
+        const int number = int(chunk) * warps + warp;
+        float o[8 * blocks][4], m[2] = {-CUDART_INF_F, -CUDART_INF_F}, l[2] = {0.0f, 0.0f};
+        int own[2], behind[2];
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int mine = position[half] < 0 ? -1 : position[half] / page;
+
+            behind[half] = mine > number ? page : 0;
+            own[half] = mine == number ? position[half] % page + 1 : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < 32 * blocks; i++)
+            o[i / 4][i % 4] = 0.0f;
+        if (__any_sync(~0u, (behind[0] | behind[1]) != 0)) {
+            const uint8_t *const k = plane + TD_CACHE_SEALED(number, format, Dim);
+            const uint8_t *const scales = k + TD_CACHE_K_BYTES(format, Dim) + (page + 3) * Dim;
+
+            add_page<K4 ? Codes::k4 : Codes::k8>(k, behind, o, m, l);
+#pragma unroll
+            for (int u = 0; u < blocks; u++)
+#pragma unroll
+                for (int b = 0; b < 2; b++) {
+                    float scale[8];
+
+                    load_scales(scale, scales + 64 * u + 16 * q + 8 * b);
+#pragma unroll
+                    for (int t = 0; t < 8; t++) {
+                        const float all = __fmul_rn(scale[t], 256.0f);
+
+                        o[8 * u + t][b] = __fmul_rn(o[8 * u + t][b], all);
+                        o[8 * u + t][2 + b] = __fmul_rn(o[8 * u + t][2 + b], all);
+                    }
+                }
+        } else if (__any_sync(~0u, (own[0] | own[1]) != 0)) {
+            add_page<Codes::f16>(plane + TD_CACHE_HEAD_BYTES, own, o, m, l);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = g + 8 * half;
+
+            if (q == 0)
+                shared.m[warp][row] = m[half], shared.l[warp][row] = l[half];
+#pragma unroll
+            for (int i = 0; i < 4 * blocks; i++) { /* of a block channels 16 q + 8 b + 4 (i % 2) and the next three */
+                const int u = i / 4, b = i / 2 % 2, t = 8 * u + i % 2 * 4;
+
+                *reinterpret_cast<float4 *>(&shared.o[warp][row * pitch + 64 * u + 16 * q + 8 * b + i % 2 * 4]) =
+                    make_float4(o[t][2 * half + b], o[t + 1][2 * half + b], o[t + 2][2 * half + b], o[t + 3][2 * half + b]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ static void clear(Sums &all)
+    {
+#pragma unroll
+        for (int i = 0; i < fours; i++)
+            all.o[i] = make_float4(0, 0, 0, 0);
+        all.m = -CUDART_INF_F, all.l = 0.0f;
+    }
+
+    /* Sums of other keys, behind those so far: `from` leads to this thread's channels. */
+    __device__ __forceinline__ static void fold(Sums &all, const float4 *from, float m, float l)
+    {
+        const float top = fmaxf(all.m, m), base = top == -CUDART_INF_F ? 0.0f : top;
+        const float mine = ex2(__fsub_rn(all.m, base)), its = ex2(__fsub_rn(m, base));
+
+#pragma unroll
+        for (int i = 0; i < fours; i++) {
+            const float4 x = from[8 * i];
+            float4 &o = all.o[i];
+
+            o.x = __fmaf_rn(its, x.x, __fmul_rn(mine, o.x)), o.y = __fmaf_rn(its, x.y, __fmul_rn(mine, o.y));
+            o.z = __fmaf_rn(its, x.z, __fmul_rn(mine, o.z)), o.w = __fmaf_rn(its, x.w, __fmul_rn(mine, o.w));
+        }
+        all.l = __fmaf_rn(its, l, __fmul_rn(mine, all.l));
+        all.m = top;
+    }
+
+    /* Where this thread's channels of its row are in shared memory. */
+    __device__ __forceinline__ float4 *channels_of(int w) const
+    {
+        return reinterpret_cast<float4 *>(&shared.o[w][threadIdx.x / 8 * pitch + threadIdx.x % 8 * 4]);
+    }
+
+    /* A chunk's, of all warps. */
+    __device__ __forceinline__ Sums chunk_sums(uint32_t chunk) const
+    {
+        const int row = int(threadIdx.x / 8);
+        Sums all;
+
+        clear(all);
+        sum(chunk);
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < warps; w++)
+            fold(all, channels_of(w), shared.m[w][row], shared.l[w][row]);
+        __syncthreads();
+        return all;
+    }
+
+    /* What waits in shared memory while a chunk has the registers; each thread has its own there. */
+    __device__ __forceinline__ void keep(const Sums &all) const
+    {
+#pragma unroll
+        for (int i = 0; i < fours; i++)
+            channels_of(warps)[8 * i] = all.o[i];
+    }
+
+    __device__ __forceinline__ void take_back(Sums &all) const
+    {
+#pragma unroll
+        for (int i = 0; i < fours; i++)
+            all.o[i] = channels_of(warps)[8 * i];
+    }
+
+    /* Where this thread's part of a chunk's sums is left. */
+    __device__ __forceinline__ float *part_of(uint32_t chunk) const
+    {
+        const uint64_t of_plane = (uint64_t(batch) * p.kv_heads + kv_head) * tiles + tile;
+
+        return p.parts + ((of_plane * p.spans + chunk) * rows + threadIdx.x / 8) * TD_CACHE_PART(Dim);
+    }
+
+    __device__ __forceinline__ void leave(const Sums &chunk) const
+    {
+        float *const to = part_of(span);
+
+#pragma unroll
+        for (int i = 0; i < fours; i++)
+            reinterpret_cast<float4 *>(to)[threadIdx.x % 8 + 8 * i] = chunk.o[i];
+        if (threadIdx.x % 8 == 0)
+            to[Dim] = chunk.m, to[Dim + 1] = chunk.l;
+    }
+
+    /* Whether all chunks of the tile have been left, this one as the last. */
+    __device__ __forceinline__ bool is_last(uint32_t chunks) const
+    {
+        uint32_t *const ticket = &reinterpret_cast<td_cache_head *>(plane)->tickets[tile];
+        bool last_one = false;
+
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            last_one = atomicAdd(ticket, 1) == chunks - 1;
+            if (last_one)
+                *ticket = 0;
+        }
+        last_one = __syncthreads_or(last_one);
+        __threadfence();
+        return last_one;
+    }
+
+    __device__ __forceinline__ Sums all_parts(uint32_t chunks) const
+    {
+        Sums all;
+
+        clear(all);
+#pragma unroll 1
+        for (uint32_t chunk = 0; chunk < chunks; chunk++) {
+            const float *const from = part_of(chunk);
+            float4 x[8 * fours];
+
+#pragma unroll
+            for (int i = 0; i < fours; i++)
+                x[8 * i] = __ldcg(reinterpret_cast<const float4 *>(from) + threadIdx.x % 8 + 8 * i);
+            fold(all, x, __ldcg(from + Dim), __ldcg(from + Dim + 1));
+        }
+        return all;
+    }
+
+    __device__ __forceinline__ void write(const Sums &all) const
+    {
+        const int row = int(threadIdx.x / 8);
+        const float part = all.l == 0.0f ? 0.0f : __fdividef(1.0f, all.l);
+        const td_tensor o = {p.o, p.o_at.stride_batch, p.o_at.stride_head, p.o_at.stride_row, p.o_dtype, 0, 0, 0};
+
+        if (token_of(row) >= p.rows)
+            return;
+#pragma unroll
+        for (int i = 0; i < fours; i++) {
+            const int c = int(threadIdx.x % 8) * 4 + 32 * i;
+            const bool none = all.l == 0.0f;
+
+            store_pair(o, batch, head_of(row), token_of(row), c, none ? 0.0f : __fmul_rn(all.o[i].x, part), none ? 0.0f : __fmul_rn(all.o[i].y, part));
+            store_pair(o, batch, head_of(row), token_of(row), c + 2, none ? 0.0f : __fmul_rn(all.o[i].z, part), none ? 0.0f : __fmul_rn(all.o[i].w, part));
+        }
+    }
+
+    __device__ __forceinline__ void attend(bool stop)
+    {
+        const uint32_t chunks = uint32_t(last / page + 1 + warps - 1) / warps;
+        Sums all;
+
+        if (span && span >= chunks)
+            return;
+        clear(all);
+        keep(all);
+#pragma unroll 1
+        for (uint32_t chunk = span; chunk < (last < 0 ? 0 : p.spans > 1 ? span + 1 : chunks); chunk++) {
+            const Sums one = chunk_sums(chunk);
+            float4 x[8 * fours];
+
+#pragma unroll
+            for (int i = 0; i < fours; i++)
+                x[8 * i] = one.o[i];
+            take_back(all);
+            fold(all, x, one.m, one.l);
+            keep(all);
+        }
+        take_back(all);
+        if (__syncthreads_or(stop))
+            return;
+        if (p.spans > 1 && chunks > 1) {
+            leave(all);
+            if (!is_last(chunks))
+                return;
+            all = all_parts(chunks);
+        }
+        write(all);
+    }
+};
+
+template <bool K4, int Dim> __device__ __forceinline__ void cache_attend(const td_params_cache_attend &p)
+{
+    TD_DYNAMIC_SHARED(16, bytes);
+    const bool stop = threadIdx.x == 0 && is_set(p.cancel);
+
+    wait_for_previous();
+    launch_dependents();
+    Attend<K4, Dim>(p, *reinterpret_cast<typename Attend<K4, Dim>::Shared *>(bytes)).attend(stop);
+}
+
+} // namespace td
+
+#define TD_CACHE_ENTRY(name, k4, dim)                               \
+    extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)  \
+        name(const __grid_constant__ td_params_cache_attend p)      \
+    {                                                               \
+        td::cache_attend<k4, dim>(p);                               \
+    }
+TD_CACHE_ENTRY(cache_attend_k8_d64, false, 64)
+TD_CACHE_ENTRY(cache_attend_k8_d128, false, 128)
+TD_CACHE_ENTRY(cache_attend_k4_d64, true, 64)
+TD_CACHE_ENTRY(cache_attend_k4_d128, true, 128)
