@@ -188,8 +188,6 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
 
 static tandem_status check_desc(const tandem_model_desc *desc, char *why)
 {
-    if (desc->reserved)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
     if (!desc->path)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.path is NULL");
     return TANDEM_OK;

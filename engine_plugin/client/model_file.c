@@ -39,7 +39,7 @@ static tandem_status open_gguf(td_model_load *load, const tandem_model_desc *des
     tandem_status status = td_gguf_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
 
     if (status == TANDEM_OK)
-        status = td_llama_open(&load->gguf, sequences, desc->context, &load->llama, why, TD_WHY_BYTES);
+        status = td_llama_open(&load->gguf, sequences, desc->context, desc->cache, &load->llama, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         status = td_network_make(load->s, &load->llama.graph, &load->model->network, why);
     return status;
@@ -51,11 +51,11 @@ static tandem_status open_safetensors(td_model_load *load, const tandem_model_de
 
     if (status != TANDEM_OK)
         return status;
-    if (desc->sequences || desc->context)
+    if (desc->sequences || desc->context || desc->cache)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "desc.sequences is %" PRIu32 " and desc.context %" PRIu32
-                       "; both must be 0, as this is no GGUF file",
-                       desc->sequences, desc->context);
+                       "desc.sequences is %" PRIu32 ", desc.context %" PRIu32 " and desc.cache %" PRIu32
+                       "; all must be 0, as this is no GGUF file",
+                       desc->sequences, desc->context, desc->cache);
     return td_network_read(load->s, &load->file, &load->model->network, why);
 }
 

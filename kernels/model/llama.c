@@ -8,6 +8,7 @@
 
 enum {
     MOST_LAYERS = 256,
+    PAGE_TOKENS = 64, /* of a run whose caches are codes */
     WHY_BYTES = 300,
     NAME_BYTES = 64,
     TEXT_BYTES = 160
@@ -397,18 +398,15 @@ static void add_scatter(maker *m, uint32_t layer, const heads *from, uint32_t co
     view_cache(m, "y", layer, to);
 }
 
-static void add_attention(maker *m, uint32_t layer, const char *x, const char *y)
+/* What is kept of the layer's keys and values, as fp16, and attention on that. */
+static void add_cache(maker *m, uint32_t layer, const heads of[PROJECTIONS], const char *y)
 {
     const td_llama_sizes *s = &m->model->sizes;
-    heads of[PROJECTIONS] = {[Q] = {"attn_q.weight", "q", .count = s->heads},
-                             [K] = {"attn_k.weight", "k", .count = s->kv_heads},
-                             [V] = {"attn_v.weight", "v", .count = s->kv_heads}};
     const text planes = format("2 * %" PRIu32, s->kv_heads),
                slots = format("%" PRIu32, m->model->slots),
                entries = format("%" PRIu32, m->model->context),
                dim = format("%" PRIu32, s->head_dim);
 
-    add_projections(m, layer, x, of);
     td_graph_add_tensor(m->graph, layer_name(layer, "cache").bytes, TD_ROLE_CACHE, TANDEM_DTYPE_F16,
                         (const char *const[4]){slots.bytes, planes.bytes, entries.bytes, dim.bytes},
                         4);
@@ -418,7 +416,6 @@ static void add_attention(maker *m, uint32_t layer, const char *x, const char *y
         add_scatter(m, layer, &of[K], s->kv_heads, 0);
         add_scatter(m, layer, &of[V], s->kv_heads, s->kv_heads);
     }
-    add_rows(m, y, TANDEM_DTYPE_F16, s->heads * s->head_dim);
     td_graph_add_node(m->graph, TANDEM_OPERATION_ATTENTION);
     td_graph_set(m->graph, "batch", "batch");
     set(m, "heads", s->heads);
@@ -432,6 +429,58 @@ static void add_attention(maker *m, uint32_t layer, const char *x, const char *y
     view_cache(m, "v", layer, s->kv_heads);
     view_positions(m);
     view_heads(m, "o", y, 0, s->heads * s->head_dim);
+}
+
+/* A node of either operation on caches of codes. */
+static void add_cache_node(maker *m, uint32_t layer, uint32_t operation)
+{
+    const td_llama_sizes *s = &m->model->sizes;
+    const uint64_t plane = tandem_cache_bytes(m->model->cache, m->model->context, s->head_dim);
+    const text batch = format("%" PRIu64, s->kv_heads * plane), head = format("%" PRIu64, plane);
+
+    td_graph_add_node(m->graph, operation);
+    td_graph_set(m->graph, "batch", "batch");
+    set(m, "kv_heads", s->kv_heads);
+    td_graph_set(m->graph, "rows", "tokens");
+    set(m, "head_dim", s->head_dim);
+    set(m, "entries", m->model->context);
+    set(m, "format", m->model->cache);
+    view_positions(m);
+    td_graph_set_view(m->graph, "cache", layer_name(layer, "cache").bytes, NULL,
+                      (const char *const[3]){batch.bytes, head.bytes, head.bytes});
+}
+
+/* The same as codes. */
+static void add_coded_cache(maker *m, uint32_t layer, const heads of[PROJECTIONS], const char *y)
+{
+    const td_llama_sizes *s = &m->model->sizes;
+    const uint64_t plane = tandem_cache_bytes(m->model->cache, m->model->context, s->head_dim);
+    const text slots = format("%" PRIu32, m->model->slots),
+               heads_of_keys = format("%" PRIu32, s->kv_heads),
+               bytes = format("%" PRIu64, plane);
+
+    td_graph_add_tensor(m->graph, layer_name(layer, "cache").bytes, TD_ROLE_CACHE, TANDEM_DTYPE_U8,
+                        (const char *const[4]){slots.bytes, heads_of_keys.bytes, "1", bytes.bytes},
+                        4);
+    add_cache_node(m, layer, TANDEM_OPERATION_CACHE_APPEND);
+    view_heads(m, "k", of[K].tensor.bytes, of[K].first, of[K].channels);
+    view_heads(m, "v", of[V].tensor.bytes, of[V].first, of[V].channels);
+    add_cache_node(m, layer, TANDEM_OPERATION_CACHE_ATTENTION);
+    set(m, "heads", s->heads);
+    view_heads(m, "q", of[Q].tensor.bytes, 0, of[Q].channels);
+    view_heads(m, "o", y, 0, s->heads * s->head_dim);
+}
+
+static void add_attention(maker *m, uint32_t layer, const char *x, const char *y)
+{
+    const td_llama_sizes *s = &m->model->sizes;
+    heads of[PROJECTIONS] = {[Q] = {"attn_q.weight", "q", .count = s->heads},
+                             [K] = {"attn_k.weight", "k", .count = s->kv_heads},
+                             [V] = {"attn_v.weight", "v", .count = s->kv_heads}};
+
+    add_projections(m, layer, x, of);
+    add_rows(m, y, TANDEM_DTYPE_F16, s->heads * s->head_dim);
+    (m->model->cache == TANDEM_CACHE_F16 ? add_cache : add_coded_cache)(m, layer, of, y);
 }
 
 /* silu(x gate^T) * (x up^T), of one layer. */
@@ -496,7 +545,10 @@ static void add_numbers(maker *m)
     const char *const all[1] = {"batch * tokens"}, *const wanted[1] = {"wanted"};
 
     td_graph_add_number(m->graph, "batch", model->slots);
-    td_graph_add_number(m->graph, "tokens", model->context);
+    td_graph_add_number(m->graph, "tokens",
+                        model->cache == TANDEM_CACHE_F16 || model->context < PAGE_TOKENS
+                            ? model->context
+                            : PAGE_TOKENS);
     td_graph_add_number(m->graph, "wanted", rows);
     td_graph_add_tensor(m->graph, "ids", TD_ROLE_UNIFORM, TANDEM_DTYPE_I32, all, 1);
     td_graph_add_tensor(m->graph, "positions", TD_ROLE_UNIFORM, TANDEM_DTYPE_I32, all, 1);
@@ -546,8 +598,23 @@ static void make_graph(maker *m)
     add_linear(m, "wanted", "normalised", s->dim, output, s->words, "logits");
 }
 
-tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, td_llama *model,
-                            char *why, size_t why_bytes)
+/* Whether caches can be kept in the format that is asked for. */
+static void check_cache(maker *m)
+{
+    const td_llama_sizes *s = &m->model->sizes;
+
+    if (m->model->cache > TANDEM_CACHE_K4V8)
+        FAIL(TANDEM_ERROR_ARG, "cache is %" PRIu32 "; it must be 0 (f16), 1 (k8v8) or 2 (k4v8)",
+             m->model->cache);
+    else if (m->model->cache != TANDEM_CACHE_F16 && s->head_dim != 64 && s->head_dim != 128)
+        FAIL(TANDEM_ERROR_UNSUPPORTED,
+             "its heads have %" PRIu32 " channels; caches of codes are of 64 or 128, so this one's "
+             "can be f16 alone",
+             s->head_dim);
+}
+
+tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, uint32_t cache,
+                            td_llama *model, char *why, size_t why_bytes)
 {
     maker it = {.file = file, .model = model}, *const m = &it;
 
@@ -558,11 +625,14 @@ tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t contex
     read_sizes(m);
     model->slots = slots;
     model->context = context ? context : model->sizes.context;
+    model->cache = cache;
     if (slots < 1)
         FAIL(TANDEM_ERROR_ARG, "slots is %" PRIu32 "; it must be at least 1", slots);
     if (model->context > model->sizes.context)
         FAIL(TANDEM_ERROR_ARG, "context is %" PRIu32 "; the model was trained for %" PRIu32,
              context, model->sizes.context);
+    if (!failed(m))
+        check_cache(m);
     if (!failed(m))
         make_graph(m);
     const tandem_status status = td_graph_end(it.graph, why, why_bytes);

@@ -12,7 +12,9 @@
  *   uniforms  ids, positions I32 [batch, tokens]; rows I32 [wanted], which are counted through all
  *             sequences: row t of sequence b is b * tokens + t
  *   outputs   logits F32 [wanted, words]
- *   caches    of each layer F16 [slots, 2 * kv_heads, context, head_dim]: keys, then values.
+ *   caches    of each layer F16 [slots, 2 * kv_heads, context, head_dim]: keys, then values; or,
+ *             in another format, U8 [slots, kv_heads, 1, tandem_cache_bytes()], and then a run has
+ *             at most 64 tokens of a sequence, which follow one another.
  *             Sequence b of a run is in slot b
  *
  * Weights stay as the file has them where kernels take them so (F16 and GGUF's blocks of
@@ -45,7 +47,7 @@ typedef struct td_llama_weight {
 
 typedef struct td_llama {
     td_llama_sizes sizes;
-    uint32_t slots, context; /* of the caches */
+    uint32_t slots, context, cache; /* of the caches; their tandem_cache_format */
     td_graph *graph; /* who wants to keep it takes it, and leaves NULL */
     td_llama_weight *weights; /* in the graph's order */
     uint32_t weight_count;
@@ -53,11 +55,11 @@ typedef struct td_llama {
 } td_llama;
 
 /* The model of a file, which has to stay open until its weights were read. slots: sequences, at
- * least 1; context: tokens of each, at most what the model was trained for; 0: that. PROTOCOL where
- * something is missing, or does not fit together; UNSUPPORTED where it is another architecture, or
+ * least 1; context: tokens of each, at most what the model was trained for; 0: that; cache:
+ * tandem_cache_format. PROTOCOL where something is missing, or does not fit together; UNSUPPORTED where it is another architecture, or
  * has something that this does not compute; ARG, NOMEM. On failure *model is empty. */
-tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, td_llama *model,
-                            char *why, size_t why_bytes);
+tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, uint32_t cache,
+                            td_llama *model, char *why, size_t why_bytes);
 /* Accepts empty ones. */
 void td_llama_close(td_llama *model);
 

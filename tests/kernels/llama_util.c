@@ -27,6 +27,12 @@ void *lu_memory(uint64_t bytes)
 lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t slots,
                  uint32_t context)
 {
+    return lu_open_cached(path, bytes, size, slots, context, TANDEM_CACHE_F16);
+}
+
+lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
+                        uint32_t context, uint32_t cache)
+{
     const td_target cpu = td_target_for_sm(0);
     const td_program *program; /* weights and caches lie alike in all */
     lu_model m = {0};
@@ -35,7 +41,7 @@ lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t sl
     lu_must(path ? td_gguf_open(path, &m.file, why, sizeof why)
                  : td_gguf_read(bytes, size, &m.file, why, sizeof why),
             why);
-    lu_must(td_llama_open(&m.file, slots, context, &m.llama, why, sizeof why), why);
+    lu_must(td_llama_open(&m.file, slots, context, cache, &m.llama, why, sizeof why), why);
     lu_must(td_program_build(m.llama.graph, (const uint32_t[]){1, 1, 1}, &cpu, &program, why,
                              sizeof why),
             why);

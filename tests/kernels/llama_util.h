@@ -25,6 +25,9 @@ typedef struct lu_model {
 /* path: a file; or bytes: one in memory. */
 lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t slots,
                  uint32_t context);
+/* The same with caches in another format than fp16. */
+lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
+                        uint32_t context, uint32_t cache);
 void lu_close(lu_model *model);
 
 /* An instance of a model: caches, and how its programs are run. */

@@ -346,6 +346,62 @@ static void test_positions_beyond(void **state)
     free(file);
 }
 
+/* --- Caches of codes --- */
+
+/* A model's logits of three pages and a bit of tokens, in chunks of at most `most` within a page. */
+static void compute_pages(lu_instance *it, const int32_t *ids, uint32_t count, uint32_t most,
+                          float *logits)
+{
+    const uint32_t words = it->model->llama.sizes.words;
+
+    for (uint32_t done = 0, n; done < count; done += n) {
+        n = 64 - done % 64 < count - done ? 64 - done % 64 : count - done;
+        lu_compute_sequence(it, ids + done, done, n, most, logits + (size_t)done * words);
+    }
+}
+
+/* Codes change logits a little, and the same whether tokens come one by one or many at a time. */
+static void test_codes(void **state)
+{
+    static const double least[] = {1, 0.998, 0.98}; /* of cosines */
+    enum { COUNT = 150 };
+    lf_shape shape = base;
+    uint64_t bytes, cache_bytes = 0;
+    int32_t ids[COUNT];
+
+    (void)state;
+    shape.context = 200;
+    void *file = lf_make(&shape, NULL, &bytes);
+    float *want = lu_memory(3 * (uint64_t)COUNT * shape.words * sizeof *want),
+          *got = want + COUNT * shape.words, *again = got + COUNT * shape.words;
+    for (int i = 0; i < COUNT; i++)
+        ids[i] = i * 41 % (int32_t)shape.words;
+    for (uint32_t format = 0; format <= TANDEM_CACHE_K4V8; format++) {
+        lu_model model = lu_open_cached(NULL, file, bytes, SLOTS, 0, format);
+        lu_instance it = lu_begin(&model, td_target_for_sm(0), lu_run_cpu, NULL);
+        double worst = 1;
+
+        compute_pages(&it, ids, COUNT, 64, format ? got : want);
+        if (!format)
+            memcpy(got, want, COUNT * shape.words * sizeof *want);
+        for (uint32_t i = 0; i < COUNT; i++)
+            worst = fmin(worst, lu_cosine(got + i * shape.words, want + i * shape.words, shape.words));
+        print_message("format %u: a cosine of %.6f at least\n", (unsigned)format, worst);
+        assert_true(worst >= least[format]);
+        assert_true(format || worst == 1);
+        for (uint32_t most = 1; most <= 40; most += 13) {
+            compute_pages(&it, ids, COUNT, most, again);
+            assert_memory_equal(got, again, COUNT * shape.words * sizeof *got);
+        }
+        assert_true(!format || model.state_bytes < cache_bytes);
+        cache_bytes = model.state_bytes;
+        lu_end(&it);
+        lu_close(&model);
+    }
+    free(want);
+    free(file);
+}
+
 /* --- Files that are refused --- */
 
 static void refuse(const lf_change *change, uint32_t slots, uint32_t context, tandem_status status,
@@ -358,7 +414,7 @@ static void refuse(const lf_change *change, uint32_t slots, uint32_t context, ta
     td_llama model;
 
     lu_must(td_gguf_read(file, bytes, &gguf, why, sizeof why), why);
-    const tandem_status got = td_llama_open(&gguf, slots, context, &model, why, sizeof why);
+    const tandem_status got = td_llama_open(&gguf, slots, context, 0, &model, why, sizeof why);
     if (got != status || !strstr(why, says))
         fail_msg("status %d, \"%s\" instead of \"%s\"", got, why, says);
     assert_null(model.graph);
@@ -367,8 +423,25 @@ static void refuse(const lf_change *change, uint32_t slots, uint32_t context, ta
     free(file);
 }
 
+static void refuse_cache(const lf_shape *shape, uint32_t cache, tandem_status status,
+                         const char *says)
+{
+    char why[400] = "";
+    uint64_t bytes;
+    void *file = lf_make(shape, NULL, &bytes);
+    td_gguf gguf;
+    td_llama model;
+
+    lu_must(td_gguf_read(file, bytes, &gguf, why, sizeof why), why);
+    assert_int_equal(td_llama_open(&gguf, 1, 0, cache, &model, why, sizeof why), status);
+    assert_non_null(strstr(why, says));
+    td_gguf_close(&gguf);
+    free(file);
+}
+
 static void test_refusals(void **state)
 {
+    lf_shape narrow = base;
     static const struct {
         lf_change change;
         tandem_status status;
@@ -440,6 +513,9 @@ static void test_refusals(void **state)
     refuse(NULL, 0, 0, TANDEM_ERROR_ARG, "slots is 0; it must be at least 1");
     refuse(NULL, 1, 49, TANDEM_ERROR_ARG, "context is 49; the model was trained for 48");
     refuse(NULL, 1 << 30, 48, TANDEM_ERROR_ARG, "numbers.wanted: the most is");
+    refuse_cache(&base, 3, TANDEM_ERROR_ARG, "cache is 3; it must be 0 (f16), 1 (k8v8) or 2 (k4v8)");
+    narrow.head_dim = narrow.rotated_channels = 32;
+    refuse_cache(&narrow, 1, TANDEM_ERROR_UNSUPPORTED, "its heads have 32 channels");
 }
 
 int main(void)
@@ -450,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_next_sequence),
         cmocka_unit_test(test_positions_beyond),
+        cmocka_unit_test(test_codes),
         cmocka_unit_test(test_refusals),
     };
 

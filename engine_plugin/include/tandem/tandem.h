@@ -400,7 +400,7 @@ TANDEM_API tandem_status tandem_cancel(tandem_session *session, tandem_ticket ti
 /* What a model is made from. Zero is a good default for every field but struct_bytes and path. */
 typedef struct tandem_model_desc {
     uint32_t struct_bytes; /* sizeof(tandem_model_desc) */
-    uint32_t reserved;     /* 0 */
+    uint32_t cache;        /* tandem_cache_format of a language model's caches; of any other file 0 */
     const char *path;
     /* Of a language model: how many sequences of tokens an instance has caches for, 0: 1; and how many tokens of each, 0:
      * as many as the model was trained for. Of any other file both are 0. */
@@ -414,10 +414,11 @@ typedef struct tandem_model_desc {
  *   matrices become F16. A run computes tokens of some sequences: its numbers are batch (sequences), tokens (of each) and
  *   wanted (rows of logits); its uniforms ids and positions, I32 [batch * tokens], and rows, I32 [wanted], counted through
  *   all sequences; its output logits, F32 [wanted, words]. An instance keeps keys and values of each token at its position
- *   of its sequence, so that each run goes on where others ended; a position below 0 is none. The file is mapped while it
- *   is read, so it must not shrink meanwhile.
+ *   of its sequence, so that each run goes on where others ended; a position below 0 is none. Caches in another format than
+ *   F16 take about a half of the memory, or two fifths; a run has at most 64 tokens of a sequence then, which follow one
+ *   another, and heads must have 64 or 128 channels. The file is mapped while it is read, so it must not shrink meanwhile.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
- *          that nothing here computes, and for sequences and context where tandemd computes; NOMEM; DEVICE.
+ *          that nothing here computes, and for sequences, context and cache where tandemd computes; NOMEM; DEVICE.
  * Owner: the session owns the model until tandem_model_destroy(); what desc points to need only live during the call.
  * Threads: any.
  * Blocks: while it reads the file. */

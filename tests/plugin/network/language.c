@@ -300,14 +300,15 @@ static void test_refusals_of_calls(void **state)
     desc.struct_bytes--;
     REFUSED(&r, ARG, "desc.struct_bytes is", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
-    desc.reserved = 1;
-    REFUSED(&r, ARG, "desc.reserved is 1", tandem_model_create(r.s, &desc, &model));
+    desc.cache = 3;
+    REFUSED(&r, ARG, "cache is 3; it must be 0 (f16), 1 (k8v8) or 2 (k4v8)",
+            tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
     desc.path = NULL;
     REFUSED(&r, ARG, "desc.path is NULL", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 5);
     desc.path = network_file(NULL);
-    REFUSED(&r, ARG, "desc.sequences is 0 and desc.context 5; both must be 0",
+    REFUSED(&r, ARG, "desc.sequences is 0, desc.context 5 and desc.cache 0; all must be 0",
             tandem_model_create(r.s, &desc, &model));
     close_all(&r);
 }
