@@ -15,7 +15,7 @@ enum { NUMBERS = 3 /* batch, tokens, wanted */ };
 static tandem_status read_sizes(td_speaker *s)
 {
     tandem_network network = {.struct_bytes = sizeof network};
-    tandem_network_number tokens = {.struct_bytes = sizeof tokens};
+    tandem_network_number wanted = {.struct_bytes = sizeof wanted};
     tandem_network_tensor logits = {.struct_bytes = sizeof logits};
     const uint32_t one[NUMBERS] = {1, 1, 1};
     tandem_status status = tandem_model_info(s->session, s->model, &network);
@@ -23,11 +23,12 @@ static tandem_status read_sizes(td_speaker *s)
     if (status == TANDEM_OK && network.number_count != NUMBERS)
         return TANDEM_ERROR_UNSUPPORTED;
     if (status == TANDEM_OK)
-        status = tandem_model_number(s->session, s->model, 1, &tokens);
+        status = tandem_model_number(s->session, s->model, 2, &wanted);
     if (status == TANDEM_OK)
         status = tandem_model_binding(s->session, s->model, one, NUMBERS, 0, &logits);
-    s->context = tokens.most;
+    s->context = wanted.most; /* all tokens of its one sequence */
     s->words = logits.shape[3];
+    s->cache_bytes = network.state_bytes;
     return status;
 }
 
@@ -50,8 +51,10 @@ static tandem_status make_logits(td_speaker *s, uint32_t rows)
 tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *desc,
                               td_speaker *speaker)
 {
-    const tandem_model_desc model = {
-        .struct_bytes = sizeof model, .path = desc->path, .context = desc->context};
+    const tandem_model_desc model = {.struct_bytes = sizeof model,
+                                     .cache = desc->cache,
+                                     .path = desc->path,
+                                     .context = desc->context};
     const tandem_instance_desc instance = {.struct_bytes = sizeof instance,
                                            .precision = desc->precision};
     tandem_status status;
@@ -173,7 +176,9 @@ tandem_status td_speaker_read(td_speaker *s, const uint32_t *ids, uint32_t first
     tandem_status status = TANDEM_OK;
 
     for (uint32_t done = 0, n; done < count && status == TANDEM_OK; done += n) {
-        n = count - done < TD_SPEAKER_PART ? count - done : TD_SPEAKER_PART;
+        const uint32_t rest = TD_SPEAKER_PART - (first + done) % TD_SPEAKER_PART;
+
+        n = count - done < rest ? count - done : rest;
         status = td_speaker_compute(s, ids + done, first + done, n, 1);
     }
     return status;

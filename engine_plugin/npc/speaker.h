@@ -20,6 +20,7 @@ typedef struct td_speaker_desc {
     tandem_model model; /* one that was created of such a file, which stays the caller's */
     uint32_t context;   /* tokens of the sequence, at most; 0: as many as the model was trained for */
     uint32_t precision; /* tandem_precision of attention; AUTO: f16 */
+    uint32_t cache;     /* tandem_cache_format of keys and values */
     bool all_logits;    /* of all tokens of a part; else of the last one */
 } td_speaker_desc;
 
@@ -31,6 +32,7 @@ typedef struct td_speaker {
     tandem_mem mem; /* of logits */
     tandem_view view;
     uint32_t words, context;
+    uint64_t cache_bytes;
     uint32_t tokens, wanted;      /* of a run that is prepared; */
     uint64_t ids, positions, rows; /* where its uniforms are, */
     uint64_t uniform_bytes;

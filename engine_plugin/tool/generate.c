@@ -49,6 +49,9 @@ const char *const tool_generate_help =
     "  --bias LIST      added to logits, as 12:1.5,345:-100\n"
     "  --attention auto|f16|8b|4b\n"
     "                   the precision of attention; default: auto, which is f16\n"
+    "  --kv f16|k8v8|k4v8\n"
+    "                   how keys and values are kept: as fp16, keys as INT8 and values as FP8, or keys\n"
+    "                   as INT4; default: f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
     "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
@@ -60,11 +63,11 @@ const char *const tool_generate_help =
 enum { MOST_TOKENS = 1 << 20, LISTED = 64 /* stops, biases */ };
 
 typedef struct arguments {
-    const char *model, *prompt, *tokens, *stop, *grammar, *schema, *attention, *rung, *socket, *threads;
+    const char *model, *prompt, *tokens, *stop, *grammar, *schema, *attention, *kv, *rung, *socket, *threads;
     const char *temperature, *seed, *top_k, *typical, *top_p, *min_p, *xtc, *xtc_from, *repetition,
         *frequency, *presence, *penalty_last, *dry, *dry_base, *dry_length, *bias;
     bool plain, json;
-    uint32_t precision, rung_value;
+    uint32_t precision, cache, rung_value;
     uint64_t token_count, thread_count;
     td_sampling how;
     td_logit_bias biases[LISTED];
@@ -177,8 +180,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
         {"--penalty-last", &a->penalty_last, NULL}, {"--dry", &a->dry, NULL},
         {"--dry-base", &a->dry_base, NULL},     {"--dry-length", &a->dry_length, NULL},
         {"--bias", &a->bias, NULL},             {"--attention", &a->attention, NULL},
-        {"--rung", &a->rung, NULL},             {"--socket", &a->socket, NULL},
-        {"--threads", &a->threads, NULL},
+        {"--kv", &a->kv, NULL},                 {"--rung", &a->rung, NULL},
+        {"--socket", &a->socket, NULL},         {"--threads", &a->threads, NULL},
         {"--json", NULL, &a->json}};
 
     if (tool_parse("generate", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
@@ -189,6 +192,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
     if (a->grammar && a->schema)
         return tool_usage("generate", "--grammar and --json-schema go alone");
     if (!tool_precision("generate", "--attention", a->attention, &a->precision) ||
+        !tool_cache("generate", a->kv, a->precision, &a->cache) ||
         !tool_rung("generate", a->rung, &a->rung_value) || read_numbers(a) != TOOL_OK ||
         read_biases(a) != TOOL_OK || read_stops(a) != TOOL_OK)
         return TOOL_USAGE;
@@ -354,13 +358,15 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, const ch
         l, "generate", a->rung_value, (uint32_t)a->thread_count, a->socket,
         &(td_speaker_desc){.path = a->model,
                            .context = (uint32_t)(tokens->count + a->token_count),
-                           .precision = a->precision});
+                           .precision = a->precision,
+                           .cache = a->cache});
     return status == TOOL_OK ? begin_reply(a, l, tokens) : status;
 }
 
 int tool_generate(int argc, char **argv)
 {
     arguments a = {.attention = "auto",
+                   .kv = "f16",
                    .rung = "auto",
                    .token_count = 128,
                    .how = {.xtc_threshold = 0.1f, .dry_base = 1.75f}};

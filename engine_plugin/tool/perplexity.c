@@ -26,7 +26,9 @@ const char *const tool_perplexity_help =
     "  --tokens N       at most so many tokens of the text; default: all\n"
     "  --attention auto|f16|8b|4b\n"
     "                   the precision of attention; default: auto, which is f16\n"
-    "  --kv f16         that of the cache of keys and values; so far f16 is all there is\n"
+    "  --kv f16|k8v8|k4v8\n"
+    "                   how keys and values are kept: as fp16, keys as INT8 and values as FP8, or keys\n"
+    "                   as INT4; default: f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
     "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
@@ -39,13 +41,12 @@ enum { MOST_TOKENS = 1 << 30, MOST_CONTEXT = 1 << 20 };
 typedef struct arguments {
     const char *model, *text, *context, *tokens, *attention, *kv, *rung, *socket;
     bool json;
-    uint32_t precision, rung_value;
+    uint32_t precision, cache, rung_value;
     uint64_t context_tokens, most_tokens;
 } arguments;
 
 static int read_arguments(int argc, char **argv, arguments *a)
 {
-    static const char *const caches[] = {"f16", NULL};
     const tool_option options[] = {{"--model", &a->model, NULL},
                                    {"--text", &a->text, NULL},
                                    {"--context", &a->context, NULL},
@@ -62,11 +63,9 @@ static int read_arguments(int argc, char **argv, arguments *a)
         return tool_usage("perplexity", "%s is missing; `tandem help perplexity` explains it",
                           !a->model ? "--model" : "--text");
     if (!tool_precision("perplexity", "--attention", a->attention, &a->precision) ||
+        !tool_cache("perplexity", a->kv, a->precision, &a->cache) ||
         !tool_rung("perplexity", a->rung, &a->rung_value))
         return TOOL_USAGE;
-    if (tool_word(a->kv, caches) < 0)
-        return tool_usage("perplexity", "--kv \"%s\" is none of f16: other caches are not there yet",
-                          a->kv);
     a->context_tokens = 512;
     a->most_tokens = MOST_TOKENS;
     if (a->context && !tool_number(a->context, 2, MOST_CONTEXT, &a->context_tokens))
@@ -117,7 +116,7 @@ static bool read_part(tool_language *l, const uint32_t *ids, uint32_t count, sco
     return true;
 }
 
-static void print_score(const arguments *a, const score *of, double seconds)
+static void print_score(const arguments *a, const score *of, uint64_t cache_bytes, double seconds)
 {
     const double count = (double)of->count, mean = of->sum / count,
                  deviation = sqrt(fmax(of->squares / count - mean * mean, 0) / count);
@@ -125,9 +124,9 @@ static void print_score(const arguments *a, const score *of, double seconds)
     if (a->json)
         printf("{\"perplexity\": %.6f, \"error\": %.6f, \"tokens\": %" PRIu64
                ", \"context\": %" PRIu64 ", \"attention\": \"%s\", \"kv\": \"%s\", "
-               "\"seconds\": %.3f}\n",
+               "\"cache_bytes\": %" PRIu64 ", \"seconds\": %.3f}\n",
                exp(mean), exp(mean) * deviation, of->count, a->context_tokens, a->attention, a->kv,
-               seconds);
+               cache_bytes, seconds);
     else
         printf("perplexity %.4f +- %.4f of %" PRIu64 " tokens in parts of %" PRIu64
                ", %.1f tokens/s\n",
@@ -147,7 +146,7 @@ static int compute(const arguments *a, tool_language *l, const td_tokens *tokens
         if (!read_part(l, tokens->ids + at, (uint32_t)count, &sum))
             return tool_fail("perplexity", "%s", l->why);
     }
-    print_score(a, &sum, 1e-9 * (double)(td_now_ns() - begin));
+    print_score(a, &sum, l->speaker.cache_bytes, 1e-9 * (double)(td_now_ns() - begin));
     return TOOL_OK;
 }
 
@@ -168,6 +167,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, const ch
                                  &(td_speaker_desc){.path = a->model,
                                                     .context = (uint32_t)a->context_tokens,
                                                     .precision = a->precision,
+                                                    .cache = a->cache,
                                                     .all_logits = true});
     return status == TOOL_OK ? compute(a, l, tokens) : status;
 }

@@ -173,6 +173,8 @@ extern const char *const tool_precisions[];          /* by tandem_precision; NUL
 /* Reads --rung, and a precision of attention, as sessions and instances take them; false after a line that says what is wrong. */
 bool tool_rung(const char *command, const char *value, uint32_t *rung);
 bool tool_precision(const char *command, const char *option, const char *value, uint32_t *precision);
+/* Reads --kv, as models take it; `precision` of attention is that of fp16 caches alone. Likewise. */
+bool tool_cache(const char *command, const char *value, uint32_t precision, uint32_t *cache);
 
 /* Of a graph's numbers, which one has that name; their count: none. */
 struct td_graph;
