@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   abi/structs.c   structs that are shorter and longer than ours, in and out
+ *   abi/structs.c, abi/npc_structs.c   structs that are shorter and longer than ours, in and out (by abi/growth.c)
  *   abi/layout.c    what the first headers had is where it was: as it is compiled
  *   abi/wire.c      an old client with the tandemd of today, and the reverse
  *   abi/91e7f33     the first headers and their wire, as they were, and a game that is built with them
@@ -73,7 +73,7 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const test_cases *const parts[] = {&abi_structs_cases, &games, &abi_wire_cases};
+    const test_cases *const parts[] = {&abi_structs_cases, &abi_npc_structs_cases, &games, &abi_wire_cases};
 
     return run_cases("tests", parts, sizeof parts / sizeof *parts, set_up, tear_down);
 }

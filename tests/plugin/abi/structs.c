@@ -9,67 +9,8 @@
 #include "tests/interop/vk_util.h"
 
 #define WAIT_NS 20000000000u
-enum { MORE = 64, UNTOUCHED = 0xaa };
-
-static char why[600]; /* of the last call that failed */
-
-static tandem_status tell(tandem_session *s, tandem_status status)
-{
-    if (status != TANDEM_OK)
-        assert_int_equal(tandem_error_text(s, why, sizeof why), TANDEM_OK);
-    return status;
-}
 
 /* --- Structs that go in --- */
-
-/* As a caller has it whose sizeof is `bytes`; AddressSanitizer sees what is read beyond it. */
-static void *resized(const void *ours, size_t own_bytes, uint32_t bytes)
-{
-    char *made = calloc(1, bytes);
-
-    assert_non_null(made);
-    memcpy(made, ours, own_bytes < bytes ? own_bytes : bytes);
-    memcpy(made, &bytes, sizeof bytes);
-    return made;
-}
-
-typedef tandem_status (*call_with)(tandem_session *s, const void *given);
-
-/* What is not known of a longer one is 0, or said. */
-static void longer(tandem_session *s, const char *name, const void *ours, size_t own_bytes, call_with call,
-                   tandem_status as_ours)
-{
-    static const uint32_t places[] = {0, 13, MORE - 1};
-    const uint32_t bytes = (uint32_t)own_bytes + MORE;
-    char *given = resized(ours, own_bytes, bytes), says[200];
-
-    assert_int_equal(call(s, ours), as_ours);
-    assert_int_equal(call(s, given), as_ours);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const size_t at = own_bytes + places[i];
-
-        given[at] = 5;
-        assert_int_equal(call(s, given), TANDEM_ERROR_UNSUPPORTED);
-        snprintf(says, sizeof says,
-                 "%s.struct_bytes is %u, of which this library knows %zu, but the byte at offset %zu is 5, not 0", name, bytes,
-                 own_bytes, at);
-        if (!strstr(why, says))
-            fail_msg("'%s' does not say '%s'", why, says);
-        given[at] = 0;
-    }
-    free(given);
-}
-
-/* A shorter one has what it needs in its first `bytes`. */
-static void shorter(tandem_session *s, const void *ours, size_t own_bytes, uint32_t bytes, call_with call,
-                    tandem_status wanted)
-{
-    void *given = resized(ours, own_bytes, bytes);
-
-    assert_true(bytes < own_bytes);
-    assert_int_equal(call(s, given), wanted);
-    free(given);
-}
 
 static tandem_status create_session(tandem_session *s, const void *given)
 {
@@ -134,7 +75,7 @@ static tandem_status submit(tandem_session *s, const void *given)
 
 static tandem_status ask_supported(tandem_session *s, const void *given)
 {
-    return tandem_supported(s, given, NULL, why, sizeof why);
+    return tandem_supported(s, given, NULL, last_text, sizeof last_text);
 }
 
 enum { ROWS = 32, DIM = 64, VALUES = ROWS * DIM };
@@ -200,16 +141,16 @@ static void test_in(void **state)
         const tandem_mem_desc none = {.struct_bytes = bytes, .bytes = 4096};
 
         assert_int_equal(create_mem(s, &none), TANDEM_ERROR_ARG);
-        assert_non_null(strstr(why, "set it to its sizeof"));
+        assert_non_null(strstr(last_text, "set it to its sizeof"));
     }
     most.desc = (tandem_mem_desc){.struct_bytes = 65536, .bytes = 4096};
     assert_int_equal(create_mem(s, &most.desc), TANDEM_OK);
     most.words[8191] = 1;
     assert_int_equal(create_mem(s, &most.desc), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "the byte at offset 65528 is 1, not 0"));
+    assert_non_null(strstr(last_text, "the byte at offset 65528 is 1, not 0"));
     most.desc.struct_bytes += 8;
     assert_int_equal(create_mem(s, &most.desc), TANDEM_ERROR_ARG);
-    assert_non_null(strstr(why, "desc.struct_bytes is 65544, not"));
+    assert_non_null(strstr(last_text, "desc.struct_bytes is 65544, not"));
     tandem_session_destroy(&s);
 }
 
@@ -238,7 +179,7 @@ static void test_jobs(void **state)
         assert_int_equal(submit(s, &job), TANDEM_ERROR_UNSUPPORTED);
         snprintf(says, sizeof says, "job.op is of operation 1, of which this library knows 432 bytes, but the byte at offset %zu "
                  "is 9, not 0", at);
-        assert_non_null(strstr(why, says));
+        assert_non_null(strstr(last_text, says));
         assert_int_equal(ask_supported(s, &job), TANDEM_ERROR_UNSUPPORTED);
         ((char *)&job.op)[at] = 0;
     }
@@ -271,8 +212,6 @@ static void test_refused_points(void **state)
 
 /* --- Structs that are filled --- */
 
-typedef tandem_status (*fill)(tandem_session *s, void *out);
-
 static tandem_ticket last_ticket;
 static tandem_mem last_mem;
 static tandem_status fill_info(tandem_session *s, void *out) { return tandem_session_info(s, out); }
@@ -286,28 +225,6 @@ static tandem_status fill_binding(tandem_session *s, void *out) { return tandem_
 static tandem_status fill_uniform(tandem_session *s, void *out) { return tandem_model_uniform(s, 0, NULL, 0, 0, out); }
 static tandem_status fill_prepared(tandem_session *s, void *out) { return tandem_model_prepared(s, 0, NULL, 0, out); }
 
-/* Exactly the caller's bytes are written: as much of ours as there is room for, and zeros. */
-static void out_of(tandem_session *s, size_t own_bytes, uint32_t step, fill call, tandem_status wanted)
-{
-    unsigned char *ours = resized("\0\0\0", 4, (uint32_t)own_bytes), *given;
-
-    assert_int_equal(call(s, ours), wanted);
-    for (uint32_t bytes = step; bytes <= own_bytes + MORE; bytes += step) {
-        given = malloc(bytes + MORE);
-        assert_non_null(given);
-        memset(given, UNTOUCHED, bytes + MORE);
-        memcpy(given, &bytes, sizeof bytes);
-        assert_int_equal(call(s, given), wanted);
-        assert_memory_equal(given, &bytes, sizeof bytes);
-        for (uint32_t at = 4; at < bytes + MORE; at++)
-            assert_int_equal(given[at], at >= bytes ? UNTOUCHED : at < own_bytes ? ours[at] : 0);
-        free(given);
-    }
-    free(ours);
-}
-
-typedef tandem_status (*fill_list)(uint32_t *count, void *list);
-
 static vku vk;
 static tandem_status fill_requirements(uint32_t *count, void *list)
 {
@@ -318,36 +235,6 @@ static tandem_status fill_device(tandem_session *s, void *out)
 {
     (void)s;
     return tandem_vulkan_device(vk.gipa, vk.instance, vk.physical_device, out);
-}
-
-/* Each entry of a list lies where the caller's sizeof says. */
-static void list_of(size_t own_bytes, fill_list call)
-{
-    static _Alignas(8) unsigned char ours[1 << 16];
-    uint32_t count = (uint32_t)(sizeof ours / own_bytes);
-
-    memcpy(ours, &(uint32_t){(uint32_t)own_bytes}, 4);
-    assert_int_equal(call(&count, ours), TANDEM_OK);
-    for (uint32_t bytes = 8; bytes <= own_bytes + MORE; bytes += 8) {
-        unsigned char *given = malloc((size_t)count * bytes + MORE);
-        uint32_t room = count;
-
-        assert_non_null(given);
-        memset(given, UNTOUCHED, (size_t)count * bytes + MORE);
-        memcpy(given, &bytes, sizeof bytes);
-        assert_int_equal(call(&room, given), TANDEM_OK);
-        assert_int_equal(room, count);
-        for (uint32_t i = 0; i < count; i++) {
-            const unsigned char *at = given + (size_t)i * bytes;
-
-            assert_memory_equal(at, &bytes, sizeof bytes);
-            for (uint32_t b = 4; b < bytes; b++)
-                assert_int_equal(at[b], b < own_bytes ? ours[i * own_bytes + b] : 0);
-        }
-        for (uint32_t b = 0; b < MORE; b++)
-            assert_int_equal(given[(size_t)count * bytes + b], UNTOUCHED);
-        free(given);
-    }
 }
 
 static void test_out(void **state)
@@ -416,7 +303,7 @@ static void check_images(tandem_session *s)
     assert_int_equal(tell(s, tandem_record_pack_images(s, commands, (void *)array, 2)), TANDEM_ERROR_UNSUPPORTED);
     snprintf(says, sizeof says, "images[1].struct_bytes is %d, of which this library knows %zu, but the byte at offset %d is 3", STEP,
              sizeof(tandem_pack_image), STEP - 1);
-    assert_non_null(strstr(why, says));
+    assert_non_null(strstr(last_text, says));
     assert_int_equal(vku_run(&vk, commands), VK_SUCCESS);
     for (uint32_t i = 0; i < 2; i++)
         vku_image_destroy(&vk, &images[i]);
