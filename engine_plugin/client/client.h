@@ -447,9 +447,9 @@ tandem_status td_model_load_step(td_model_load *load, char *why);
 tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *why);
 void td_model_load_end(td_model_load *load);
 
-/* model_file.c: the file of a load. keep_header: as a worker's clients get it. open: with the network, if there is one, which the model then has. lay_out: the model's
- * tensors, and what all that jobs can read takes together. piece: what is read one after the other; false: it was the last.
- * read: of load->piece, from load->at on; multiples of 4, until its end. */
+/* model_file.c: the file of a load. open: with the network, if there is one, which the model then has. keep_header: as a worker's
+ * clients get it. lay_out: the model's tensors, and what all that jobs can read takes together. piece: what is read one after the
+ * other; false: it was the last. read: of load->piece, from load->at on; multiples of 4, until its end. */
 typedef struct td_model_piece {
     const char *name;
     uint64_t offset, bytes; /* in the model's memory */
