@@ -63,6 +63,14 @@ struct tandem_npc {
 
 /* --- Characters --- */
 
+static char *copy_text(const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    char *copy = malloc(bytes);
+
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
 static void free_grammar(tandem_npc *n)
 {
     td_matcher_destroy(&n->matcher);
@@ -113,7 +121,7 @@ static tandem_status make_npc(tandem_language *l, const tandem_npc_desc *desc, c
     tandem_npc *n = calloc(1, sizeof *n);
 
     if (n && desc->persona)
-        n->history.persona = strdup(desc->persona);
+        n->history.persona = copy_text(desc->persona);
     if (!n || (desc->persona && !n->history.persona)) {
         free(n);
         return td_session_fail(l->session, call, TANDEM_ERROR_NOMEM, "no memory for a character");
@@ -264,7 +272,7 @@ static tandem_status take_grammar(tandem_npc *n, const char *text, bool is_schem
     free(translated);
     if (status == TANDEM_OK)
         status = td_matcher_create(n->grammar, n->language->tree, &n->matcher, what, sizeof what);
-    if (status == TANDEM_OK && !(n->grammar_text = strdup(text)))
+    if (status == TANDEM_OK && !(n->grammar_text = copy_text(text)))
         status = td_fail(what, sizeof what, TANDEM_ERROR_NOMEM, "no memory for a grammar");
     n->is_schema = is_schema;
     if (status == TANDEM_OK)
