@@ -157,7 +157,7 @@ static enum MHD_Result tell_metrics(server *s, struct MHD_Connection *c)
         {"failed_total", "counter", "answers that could not be given", n.failed},
         {"prompt_tokens_total", "counter", "tokens of what was asked", n.prompt_tokens},
         {"read_tokens_total", "counter", "of these, those that no cache had", n.read_tokens},
-        {"reply_tokens_total", "counter", "tokens of answers", n.reply_tokens},
+        {"reply_tokens_total", "counter", "tokens of answers, cancelled ones too", n.reply_tokens},
         {"slots", "gauge", "characters that can talk at once", s->options.slots},
         {"slots_busy", "gauge", "those that do", busy},
         {"queue", "gauge", "requests that wait for one", queued},

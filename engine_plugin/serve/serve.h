@@ -106,6 +106,7 @@ typedef struct slot {
     uint64_t used;   /* when, in turns */
     exchange *exchange;
     uint32_t tokens; /* of replies that have ended */
+    uint32_t reply, counted; /* the one that is made; its tokens that are in the counts */
 } slot;
 
 typedef struct server {

@@ -150,7 +150,7 @@ static void start(server *s, slot *l, exchange *e)
     const tandem_status status = begin(s, l, e, why);
 
     pthread_mutex_lock(&s->lock);
-    l->tokens = 0;
+    l->tokens = l->reply = l->counted = 0;
     snprintf(l->user, sizeof l->user, "%s", e->ask.user ? e->ask.user : "");
     if (status != TANDEM_OK) {
         s->counts.failed++;
@@ -170,7 +170,6 @@ static void end_locked(server *s, slot *l, const tandem_npc_news *news)
     s->counts.answered++;
     s->counts.prompt_tokens += news->prompt_tokens;
     s->counts.read_tokens += news->read_tokens;
-    s->counts.reply_tokens += l->tokens;
     if (e->ask.stream)
         serve_tell_end(e, s->model, news, l->tokens);
     else
@@ -190,6 +189,16 @@ static void give_up_locked(server *s, slot *l)
     leave_locked(l);
 }
 
+static void count_locked(server *s, slot *l, const tandem_npc_news *news)
+{
+    if (news->reply != l->reply)
+        l->counted = 0;
+    l->reply = news->reply;
+    s->counts.reply_tokens += news->reply_tokens - l->counted;
+    l->counted = news->reply_tokens;
+    l->tokens += news->end ? news->reply_tokens : 0;
+}
+
 static void take_turn(server *s, slot *l)
 {
     tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
@@ -200,6 +209,7 @@ static void take_turn(server *s, slot *l)
         read_why(why);
     pthread_mutex_lock(&s->lock);
     exchange *e = l->exchange;
+    count_locked(s, l, &news);
     if (serve_is_gone_locked(e)) {
         give_up_locked(s, l);
     } else if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY) {
@@ -211,7 +221,6 @@ static void take_turn(server *s, slot *l)
             serve_tell_part(e, s->model, &news);
             serve_wake_locked(e);
         }
-        l->tokens += news.end ? news.reply_tokens : 0;
         if (news.state == TANDEM_NPC_IDLE)
             end_locked(s, l, &news);
     }

@@ -300,6 +300,8 @@ class Crowds(unittest.TestCase):
         with Server("--slots", "1", "--timeout", "300") as s:
             s.stream().close()
             s.until(cancelled_total=1, slots_busy=0)
+            made = s.metrics()["reply_tokens_total"]
+            self.assertTrue(0 < made < ENDLESS["max_tokens"] / 2, f"{made} tokens for nobody")
             self.assertEqual(s.chat()["usage"]["completion_tokens"], 8)
             half = s.stream()  # closed for writing is closed
             half.shutdown(socket.SHUT_WR)
