@@ -1,5 +1,5 @@
 /* A language model that others made, as far as a file goes: SmolLM2-135M-Instruct's tensors, and
- * its tokens against what `tokenizers` makes of the same texts.
+ * its tokens against what `tokenizers` makes of the same texts; and what a schema's masks cost.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -10,8 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine_plugin/npc/chat.h"
+#include "engine_plugin/npc/matcher.h"
+#include "engine_plugin/npc/schema.h"
 #include "tests/kernels/smollm2_util.h"
 
 static td_gguf file;
@@ -127,6 +130,51 @@ static void test_dialogue(void **state)
     td_tokens_free(&tokens);
 }
 
+/* What an action's schema costs a token in a vocabulary of this size: the first time, and once what it asks is known. */
+static void test_masks(void **state)
+{
+    static const char schema[] =
+        "{\"properties\": {\"say\": {\"type\": \"string\"}, \"mood\": {\"enum\": [\"glad\", \"cross\"]}, \"actions\": {\"maxItems\": 3, "
+        "\"items\": {\"properties\": {\"do\": {\"enum\": [\"give\", \"follow\"]}, \"item\": {\"type\": \"string\", \"maxLength\": 40}}, "
+        "\"required\": [\"do\"]}}}, \"required\": [\"say\", \"mood\"]}";
+    static const char reply[] =
+        "{\"say\": \"Take this lantern, traveller, the road behind the mill is dark, and the wolves are hungry tonight.\", \"mood\": "
+        "\"glad\", \"actions\": [{\"do\": \"give\", \"item\": \"brass lantern\"}, {\"do\": \"follow\"}]}";
+    td_tokens tokens = token_encode(tokenizer, reply, sizeof reply - 1, false);
+    char why[300] = "", *text;
+    double us[2] = {0};
+    td_token_tree *tree;
+    td_grammar *grammar;
+    td_matcher *m;
+
+    (void)state;
+    assert_int_equal(td_schema_to_grammar(schema, sizeof schema - 1, &text, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_grammar_create(text, strlen(text), &grammar, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_token_tree_create(tokenizer, &tree), TANDEM_OK);
+    assert_int_equal(td_matcher_create(grammar, tree, &m, why, sizeof why), TANDEM_OK);
+    for (int again = 0; again < 2; again++) {
+        const clock_t begin = clock();
+
+        td_matcher_restart(m);
+        for (size_t i = 0; i < tokens.count; i++) {
+            const uint64_t *bits;
+
+            assert_int_equal(td_matcher_tokens(m, &bits, why, sizeof why), TANDEM_OK);
+            assert_true(bits[tokens.ids[i] / 64] >> tokens.ids[i] % 64 & 1);
+            assert_true(td_matcher_add_token(m, tokens.ids[i]));
+        }
+        us[again] = 1e6 * (double)(clock() - begin) / CLOCKS_PER_SEC / (double)tokens.count;
+        assert_true(td_matcher_must_end(m));
+    }
+    print_message("%zu tokens: %.1f us each, then %.1f\n", tokens.count, us[0], us[1]);
+    assert_true(getenv("TANDEM_SANITIZED") || (us[0] < 200 && us[1] < 5));
+    td_matcher_destroy(&m);
+    td_token_tree_destroy(&tree);
+    td_grammar_destroy(&grammar);
+    free(text);
+    td_tokens_free(&tokens);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_decoding),
         cmocka_unit_test(test_dialogue),
+        cmocka_unit_test(test_masks),
     };
     char path[SMOLLM2_PATH_BYTES], why[300] = "";
 
