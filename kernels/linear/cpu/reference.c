@@ -17,42 +17,56 @@ static double element(const void *data, uint32_t dtype, int64_t at)
     return (double)x;
 }
 
-/* Half a last place of x's codes, in the block of 32 channels that one is in. */
-static double half_a_code(const td_params_linear *p, uint32_t row, uint32_t channel)
+/* n weights of a row from channel k, a multiple of TD_MAX_BLOCK. */
+static void load_weights(const td_params_linear *p, bool in_integers, const unsigned char *w, uint32_t k, uint32_t n, float *to)
+{
+    const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
+    const td_dtype of = td_dtype_of(dtype);
+    uint16_t rounded[TD_MAX_BLOCK];
+    if (p->weights == TD_LINEAR_DENSE) {
+        td_to_floats(to, w, p->dtype, k, n);
+        return;
+    }
+    if (p->weights == TD_LINEAR_INT8) {
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = (float)(int8_t)w[k + i];
+        return;
+    }
+    for (uint32_t i = 0; i < n; i += of.elements)
+        td_block_decode(dtype, to + i, w + (k + i) / of.elements * of.bytes);
+    if (!in_integers) {
+        td_from_floats(rounded, p->dtype, 0, to, n);
+        td_to_floats(to, rounded, p->dtype, 0, n);
+    }
+}
+
+/* Half a last place of the codes of a block of 32 channels. */
+static double half_a_code(const float *x)
 {
     double most = 0;
-    for (uint32_t k = channel / 32 * 32; k < channel / 32 * 32 + 32; k++)
-        most = fmax(most, fabs(element(p->x, p->dtype, row * p->x_stride + k)));
+    for (uint32_t k = 0; k < 32; k++)
+        most = fmax(most, fabs((double)x[k]));
     return most / 65534;
 }
 
 /* The sum for a row of w, with scale and bias, and what may be wrong with it. */
 static double sum_of(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t w_row, double *off)
 {
-    const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
-    const td_dtype of = td_dtype_of(dtype);
     const unsigned char *w = (const unsigned char *)p->w + (int64_t)w_row * p->w_stride;
     double sum = 0, all = 0, codes = 0, half = 0;
-    float block[TD_MAX_BLOCK];
-    for (uint32_t k = 0; k < p->ins; k++) {
-        double weight;
-        if (p->weights == TD_LINEAR_DENSE) {
-            weight = element(w, p->dtype, k);
-        } else if (p->weights == TD_LINEAR_INT8) {
-            weight = (double)(int8_t)w[k];
-        } else {
-            float rounded; /* room for it */
-            if (k % of.elements == 0)
-                td_block_decode(dtype, block, w + k / of.elements * of.bytes);
-            td_from_floats(&rounded, p->dtype, 0, &block[k % of.elements], 1);
-            weight = in_integers ? (double)block[k % of.elements] : element(&rounded, p->dtype, 0);
+    float x[TD_MAX_BLOCK], weights[TD_MAX_BLOCK];
+    for (uint32_t k = 0; k < p->ins; k += TD_MAX_BLOCK) {
+        const uint32_t n = p->ins - k < TD_MAX_BLOCK ? p->ins - k : TD_MAX_BLOCK;
+        td_to_floats(x, p->x, p->dtype, row * p->x_stride + k, n);
+        load_weights(p, in_integers, w, k, n, weights);
+        for (uint32_t i = 0; i < n; i++) {
+            const double product = (double)x[i] * (double)weights[i];
+            if (in_integers && i % 32 == 0)
+                half = half_a_code(x + i);
+            codes += half * fabs((double)weights[i]);
+            sum += product;
+            all += fabs(product);
         }
-        if (in_integers && k % 32 == 0)
-            half = half_a_code(p, row, k);
-        codes += half * fabs(weight);
-        const double product = element(p->x, p->dtype, row * p->x_stride + k) * weight;
-        sum += product;
-        all += fabs(product);
     }
     *off = all * (p->ins + 2) * unit + codes;
     if (p->scale) {
