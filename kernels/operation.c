@@ -10,7 +10,10 @@
 #include "kernels/binary/binary.h"
 #include "kernels/cache/cache.h"
 #include "kernels/commit.h"
+#include "kernels/conv/conv.h"
+#include "kernels/demodulate/demodulate.h"
 #include "kernels/embed/embed.h"
+#include "kernels/gather/gather.h"
 #include "kernels/linear/linear.h"
 #include "kernels/norm/norm.h"
 #include "kernels/pool/pool.h"
@@ -19,6 +22,7 @@
 static const td_operation *const operations[] = {&td_operation_attention, &td_operation_norm, &td_operation_linear,
                                                  &td_operation_embed, &td_operation_binary, &td_operation_pool, &td_operation_scatter,
                                                  &td_operation_cache_append, &td_operation_cache_attention,
+                                                 &td_operation_conv, &td_operation_gather, &td_operation_demodulate,
                                                  &td_operation_commit};
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 

@@ -17,6 +17,7 @@ te_program te_program_of(const char *entry)
         const char *family;
         te_program program;
     } apart[] = {{"attn_masked", TE_OPERATIONS}, {"binary", TE_OPERATIONS}, {"cache", TE_OPERATIONS}, {"embed", TE_OPERATIONS},
+                 {"conv", TE_OPERATIONS},        {"demodulate", TE_OPERATIONS}, {"gather", TE_OPERATIONS},
                  {"linear", TE_LINEAR},          {"norm", TE_OPERATIONS},   {"pool", TE_OPERATIONS},
                  {"scatter", TE_OPERATIONS}};
 

@@ -139,6 +139,44 @@ static void cache_attention(const operation *it, tandem_mem mem, tandem_operands
     op->cache_attention.o = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, it->head_dim);
 }
 
+enum { IMAGE_ROWS = 21, IMAGE_COLUMNS = 35, PIXELS = IMAGE_ROWS * IMAGE_COLUMNS };
+
+static tandem_view image(tandem_mem mem, uint64_t offset_bytes, uint32_t dtype, uint32_t channels)
+{
+    return tandem_view_dense(mem, offset_bytes, dtype, IMAGE_ROWS, IMAGE_COLUMNS, channels);
+}
+
+static void conv(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    (void)it;
+    op->conv = (tandem_conv){.batch = 1, .height = IMAGE_ROWS, .width = IMAGE_COLUMNS, .channels = 32, .outs = 40, .size = 3};
+    op->conv.x = image(mem, 0, TANDEM_DTYPE_F16, 32);
+    op->conv.w = tandem_view_dense(mem, 2 * PIXELS * 32, TANDEM_DTYPE_F16, 1, 40, 288);
+    op->conv.y = image(mem, OUT, TANDEM_DTYPE_F32, 40);
+}
+
+static void gather(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    (void)it;
+    op->gather = (tandem_gather){.batch = 1, .height = IMAGE_ROWS, .width = IMAGE_COLUMNS, .dim = 8, .radius = 2, .channels = 4};
+    op->gather.q = image(mem, 0, TANDEM_DTYPE_F16, 8);
+    op->gather.k = image(mem, 2 * PIXELS * 8, TANDEM_DTYPE_F16, 8);
+    op->gather.v = image(mem, 4 * PIXELS * 8, TANDEM_DTYPE_F32, 4);
+    op->gather.o = image(mem, OUT, TANDEM_DTYPE_F32, 4);
+}
+
+/* Tokens, which are not compared, go where there are halves that nobody reads. */
+static void demodulate(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    (void)it;
+    op->demodulate = (tandem_demodulate){.batch = 1, .height = IMAGE_ROWS, .width = IMAGE_COLUMNS};
+    op->demodulate.color = image(mem, 0, TANDEM_DTYPE_F16, 3);
+    op->demodulate.albedo = image(mem, 2 * PIXELS * 3, TANDEM_DTYPE_F16, 3);
+    op->demodulate.light = image(mem, OUT, TANDEM_DTYPE_F32, 4);
+    op->demodulate.modulation = image(mem, OUT + 4 * PIXELS * 4, TANDEM_DTYPE_F32, 3);
+    op->demodulate.tokens = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_F16, (IMAGE_ROWS + 1) / 2, (IMAGE_COLUMNS + 1) / 2, 48);
+}
+
 static void fill(void *data)
 {
     uint16_t *half = data;
@@ -191,6 +229,9 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_BINARY, .make = binary, .elements = PLANE},
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
     {.number = TANDEM_OPERATION_SCATTER, .make = scatter, .elements = CHANNELS},
+    {.number = TANDEM_OPERATION_CONV, .make = conv, .elements = PIXELS * 40, .off = 2e-3f},
+    {.number = TANDEM_OPERATION_GATHER, .make = gather, .elements = PIXELS * 4, .off = 1e-4f},
+    {.number = TANDEM_OPERATION_DEMODULATE, .make = demodulate, .elements = PIXELS * 7, .off = 1e-4f},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
     {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
 #define CACHE(format, dim) \

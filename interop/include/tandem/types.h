@@ -402,6 +402,72 @@ typedef struct tandem_cache_attention {
     float scale;          /* 0: 1 / sqrt(head_dim) */
 } tandem_cache_attention;
 
+/* Images lie in views as [batch, rows of pixels, pixels of a row, channels]. */
+
+/* A convolution. Pixel (i, j) of y is bias + the sum over size x size pixels of x around (stride i, stride j), of what lies within x,
+ * each channel times its weight. `coarse` has further channels of half the resolution: its pixel (i / 2, j / 2) is behind (i, j) of
+ * x. With shuffle 2 a pixel's channels are those of four: the upper left one's, upper right, lower left, lower right, and y is twice
+ * as high and as wide. Products are of F16, sums float32 in an order that is the kernel's affair; y is rounded once. */
+typedef struct tandem_conv {
+    tandem_view x;      /* [batch, height, width, channels], F16 */
+    tandem_view coarse; /* [batch, ceil(height / 2), ceil(width / 2), coarse_channels], F16; dtype NONE: none */
+    tandem_view w;      /* [1, 1, outs, size * size * (channels + coarse_channels)], F16: of an output one pixel after the other, row
+                           after row, of each x's channels, then coarse's */
+    tandem_view bias;   /* [1, 1, 1, outs], F32; dtype NONE: 0 */
+    tandem_view y;      /* [batch, shuffle * ceil(height / stride), shuffle * ceil(width / stride), outs / shuffle / shuffle], F16
+                           or F32 */
+    uint32_t batch, height, width;
+    uint32_t channels, coarse_channels; /* multiples of 16 */
+    uint32_t outs;        /* a multiple of 8, with shuffle 2 of 32 */
+    uint32_t size;        /* 1 or 3 */
+    uint32_t stride;      /* 1 or 2; 0: 1 */
+    uint32_t shuffle;     /* 1 or 2; 0: 1 */
+    uint32_t relu;        /* 0 or 1: what is below 0 becomes 0 */
+    uint32_t reserved[2]; /* 0 */
+} tandem_conv; /* x, coarse, w and y begin at multiples of 16 bytes, and strides are multiples of 8 */
+
+/* Attention of pixels over their neighbours: each pixel of o is a mean of v's pixels, by softmax(q k^T + bias) times v's weights. With
+ * step 1 query (i, j) meets keys within `radius` of it, and those of k_coarse, which is half as high and as wide, within
+ * coarse_radius of (i / 2, j / 2). With step 2 there is a query for four pixels, which meets keys 2 i + 1 - radius to 2 i + radius,
+ * likewise in j. Keys that lie in no image are none. In float32, in an order that is the kernel's affair. */
+typedef struct tandem_gather {
+    tandem_view q;        /* [batch, ceil(height / step), ceil(width / step), dim], F16 */
+    tandem_view k;        /* [batch, height, width, dim], F16 */
+    tandem_view v;        /* [batch, height, width, 4], F32: three values, and a weight; one below 0 counts as 0 */
+    tandem_view factor;   /* [batch, height, width, 3], F32: what v's values are multiplied by first; dtype NONE: 1 */
+    tandem_view k_coarse; /* [batch, ceil(height / 2), ceil(width / 2), dim], F16; dtype NONE: none, nor v_coarse */
+    tandem_view v_coarse; /* the same, 4, F32 */
+    tandem_view bias;     /* [1, 1, 1, keys of a query], F32: row after row, k's, then k_coarse's; dtype NONE: 0 */
+    tandem_view o;        /* as q, `channels`, F32: three values, and 1, or 0 where no key has a weight: all are 0 then */
+    uint32_t batch, height, width;
+    uint32_t dim;           /* 8 or 16 */
+    uint32_t radius;        /* 0 to 4, with step 2 from 1 on */
+    uint32_t coarse_radius; /* 0 or 1 */
+    uint32_t step;          /* 1 or 2; 0: 1 */
+    uint32_t channels;      /* 3 or 4 */
+    uint32_t reserved[2];   /* 0 */
+} tandem_gather; /* q, k and k_coarse begin at multiples of 16 bytes, v and v_coarse too; strides of those are multiples of 8 and 4 */
+
+/* What a denoiser begins with: a path tracer's frame as light, which is radiance divided by albedo, and as a network's tokens, of
+ * 2 x 2 pixels each. Radiance below 0 counts as 0. A pixel whose radiance is not finite is missing: its light is 0, and has no
+ * weight. Elements of the others that are not finite are 0.
+ * modulation: the albedo, no less than 0.02 and no more than 1; where all three are less than 0.02, as of a light or the sky, 1.
+ * A token has 12 channels of each pixel, upper left, upper right, lower left, lower right, 0 where there is none: log(1 + exposure *
+ * light), three; albedo, from 0 to 1; normal, from -1 to 1; depth / (depth + far); 1 if it is not missing; 1 if its albedo is less
+ * than 0.02. 1 / exposure is the geometric mean, over tiles of 16 x 16 pixels, of their mean luminances, of those above 1e-8, `far` of
+ * the depths above that; 1 where there is none. */
+typedef struct tandem_demodulate {
+    tandem_view color;      /* [batch, height, width, 3], F16 or F32 */
+    tandem_view albedo;     /* the same; dtype NONE: 1 */
+    tandem_view normal;     /* the same; dtype NONE: 0 */
+    tandem_view depth;      /* [batch, height, width, 1], F16 or F32; dtype NONE: 0 */
+    tandem_view light;      /* [batch, height, width, 4], F32: light, and 1 or 0 */
+    tandem_view modulation; /* [batch, height, width, 3], F32 */
+    tandem_view tokens;     /* [batch, ceil(height / 2), ceil(width / 2), 48], F16 */
+    uint32_t batch, height, width;
+    uint32_t reserved; /* 0 */
+} tandem_demodulate;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
@@ -412,6 +478,9 @@ typedef enum tandem_operation {
     TANDEM_OPERATION_SCATTER = 7,
     TANDEM_OPERATION_CACHE_APPEND = 8,
     TANDEM_OPERATION_CACHE_ATTENTION = 9,
+    TANDEM_OPERATION_CONV = 10,
+    TANDEM_OPERATION_GATHER = 11,
+    TANDEM_OPERATION_DEMODULATE = 12,
     TANDEM_OPERATION_RUN = 64 /* a whole network: those above are the operations that it may have */
 } tandem_operation;
 
@@ -446,6 +515,9 @@ typedef union tandem_operands {
     tandem_scatter scatter;     /* TANDEM_OPERATION_SCATTER */
     tandem_cache_append cache_append;       /* TANDEM_OPERATION_CACHE_APPEND */
     tandem_cache_attention cache_attention; /* TANDEM_OPERATION_CACHE_ATTENTION */
+    tandem_conv conv;           /* TANDEM_OPERATION_CONV */
+    tandem_gather gather;       /* TANDEM_OPERATION_GATHER */
+    tandem_demodulate demodulate; /* TANDEM_OPERATION_DEMODULATE */
     tandem_run run;             /* TANDEM_OPERATION_RUN */
 } tandem_operands;
 

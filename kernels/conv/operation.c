@@ -1,0 +1,180 @@
+/* Convolutions of images as an operation: tandem_conv in types.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "kernels/check.h"
+#include "kernels/commit.h"
+#include "kernels/conv/conv.h"
+
+enum { X, COARSE, W, BIAS, Y, VIEWS };
+#define AT(member) offsetof(td_params_conv, member)
+
+static uint32_t one_or(uint32_t value)
+{
+    return value ? value : 1;
+}
+
+static uint32_t half(uint32_t length)
+{
+    return length / 2 + length % 2;
+}
+
+/* What it is before it is shuffled. */
+static void out_size(const tandem_conv *c, uint32_t *height, uint32_t *width)
+{
+    *height = c->stride == 2 ? half(c->height) : c->height;
+    *width = c->stride == 2 ? half(c->width) : c->width;
+}
+
+static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
+{
+    const tandem_conv *c = &op->conv;
+    const uint32_t shuffle = one_or(c->shuffle);
+
+    shape[0] = c->batch, shape[1] = c->height, shape[2] = c->width, shape[3] = c->channels;
+    if (view == COARSE) {
+        shape[1] = half(c->height), shape[2] = half(c->width), shape[3] = c->coarse_channels;
+    } else if (view == W || view == BIAS) {
+        shape[0] = shape[1] = 1;
+        shape[2] = view == W ? c->outs : 1;
+        shape[3] = view == W ? c->size * c->size * (c->channels + c->coarse_channels) : c->outs;
+    } else if (view == Y) {
+        out_size(c, &shape[1], &shape[2]);
+        shape[1] *= shuffle, shape[2] *= shuffle, shape[3] = c->outs / (shuffle * shuffle);
+    }
+}
+
+static tandem_status check_numbers(const tandem_conv *c, char *why, size_t why_bytes)
+{
+    const td_size sizes[] = {{"batch", c->batch}, {"height", c->height}, {"width", c->width}, {"channels", c->channels}, {"outs", c->outs}};
+    const struct {
+        const char *name;
+        uint32_t value, multiple;
+    } multiples[] = {{"channels", c->channels, 16}, {"coarse_channels", c->coarse_channels, 16}, {"outs", c->outs, c->shuffle == 2 ? 32 : 8}};
+    tandem_status status = td_check_sizes("conv", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
+
+    for (size_t i = 0; i < sizeof multiples / sizeof *multiples && status == TANDEM_OK; i++)
+        if (multiples[i].value % multiples[i].multiple || multiples[i].value > 4096)
+            status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.%s is %" PRIu32 "; it must be a multiple of %" PRIu32 ", at most 4096",
+                             multiples[i].name, multiples[i].value, multiples[i].multiple);
+    if (status == TANDEM_OK && c->size != 1 && c->size != 3)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.size is %" PRIu32 "; it must be 1 or 3", c->size);
+    if (status == TANDEM_OK && c->stride > 2)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.stride is %" PRIu32 "; it must be 1 or 2", c->stride);
+    if (status == TANDEM_OK && c->shuffle > 2)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.shuffle is %" PRIu32 "; it must be 1 or 2", c->shuffle);
+    if (status == TANDEM_OK && c->relu > 1)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.relu is %" PRIu32 "; it must be 0 or 1", c->relu);
+    if (status == TANDEM_OK && !c->coarse_channels != !c->coarse.dtype)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.coarse_channels is %" PRIu32 ", and conv.coarse is %s", c->coarse_channels,
+                         c->coarse.dtype ? "there" : "not there");
+    if (status == TANDEM_OK && (c->reserved[0] || c->reserved[1]))
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.reserved is not 0");
+    return status;
+}
+
+static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
+{
+    const td_operation_layout *layout = &td_operation_conv.layout;
+    tandem_status status = check_numbers(&op->conv, why, why_bytes);
+
+    for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++) {
+        const uint32_t f16 = TD_DTYPES(TANDEM_DTYPE_F16), f32 = TD_DTYPES(TANDEM_DTYPE_F32);
+        status = td_check_view(layout, op, i, i == BIAS ? f32 : i == Y ? f16 | f32 : f16, why, why_bytes);
+        if (status == TANDEM_OK && i != BIAS && td_view_is_there(layout, op, i) && !td_is_wide(td_view_in(layout, op, i)))
+            status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.%s: offset_bytes must be a multiple of 16, strides of 8",
+                             layout->views[i].name);
+    }
+    return status;
+}
+
+static tandem_status plan_conv(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
+{
+    static const td_kernel pack = {.name = "conv_pack", .cpu = td_cpu_conv_pack};
+    static const td_kernel kernel = {.name = "conv", .entry = "conv", .cpu = td_cpu_conv, .cpu_local_bytes = TD_CONV_CPU_LOCAL_BYTES};
+    const td_operation_layout *layout = &td_operation_conv.layout;
+    const tandem_conv *c = &op->conv;
+    td_builder at = td_build_begin(plan, target);
+    uint32_t sm;
+
+    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    at.overlaps = at.is_gpu && sm >= 90;
+    td_build_extents(&at, layout, op);
+    const td_output y = td_build_output(&at, target, layout, op, Y);
+    td_params_conv params = {.x_at = td_strides_of(&c->x),
+                             .coarse_at = td_strides_of(&c->coarse),
+                             .y_at = y.at,
+                             .w_stride = c->w.stride_row,
+                             .height = c->height,
+                             .width = c->width,
+                             .channels = c->channels,
+                             .coarse_channels = c->coarse_channels,
+                             .outs = c->outs,
+                             .outs_pad = (c->outs + 15) / 16 * 16,
+                             .size = (uint8_t)c->size,
+                             .stride = (uint8_t)one_or(c->stride),
+                             .shuffle = (uint8_t)one_or(c->shuffle),
+                             .relu = c->relu != 0,
+                             .y_dtype = c->y.dtype};
+    out_size(c, &params.out_height, &params.out_width);
+    params.columns = (params.out_width + TD_CONV_WIDTH - 1) / TD_CONV_WIDTH;
+    params.rows = (params.out_height + TD_CONV_HEIGHT - 1) / TD_CONV_HEIGHT;
+    const uint32_t tiles = (c->outs + TD_CONV_OUTS - 1) / TD_CONV_OUTS;
+    const uint64_t weights = (uint64_t)c->size * c->size * (c->channels + c->coarse_channels) * params.outs_pad;
+    const td_place packed = td_build_take(&at, !target->sm, weights * sizeof(float));
+    if (!target->sm) {
+        td_record *record = td_build_record(&at, &pack, params.outs_pad / 16, &params, sizeof params);
+        td_build_view(&at, record, TD_READ, AT(w), W);
+        td_build_scratch(&at, record, TD_WRITE, AT(packed), packed);
+    }
+    const unsigned __int128 grid = (unsigned __int128)c->batch * params.rows * params.columns * tiles;
+    td_record *record = td_build_record(&at, &kernel, grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid, &params, sizeof params);
+    record->shared_bytes = at.is_gpu ? TD_CONV_SHARED_BYTES : 0;
+    record->flags = at.overlaps ? TD_RECORD_PDL : 0;
+    td_build_view(&at, record, TD_READ, AT(x), X);
+    td_build_view(&at, record, TD_READ, AT(coarse), COARSE);
+    td_build_view(&at, record, TD_READ, AT(w), W);
+    td_build_view(&at, record, TD_READ, AT(bias), BIAS);
+    td_build_scratch(&at, record, TD_READ, AT(packed), packed);
+    td_build_write(&at, record, AT(y), &y);
+    td_build_outputs(&at, target, layout, op, &y, 1);
+    return td_build_end_sized(&at, "conv.batch, height, width", (const uint32_t[3]){c->batch, c->height, c->width}, why, why_bytes);
+}
+
+static td_cost cost(const tandem_operands *op, uint32_t position)
+{
+    const tandem_conv *c = &op->conv;
+    uint32_t height, width;
+
+    (void)position;
+    out_size(c, &height, &width);
+    const double pixels = (double)c->batch * height * width;
+    const double mflop = 2e-6 * pixels * c->size * c->size * (c->channels + c->coarse_channels) * c->outs;
+    return (td_cost){mflop, mflop + 20e-6 * pixels * (c->channels + c->coarse_channels + c->outs)};
+}
+
+#define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_conv, member), is_written, is_optional}
+#define NUMBER(member) {#member, offsetof(tandem_conv, member), false}
+const td_operation td_operation_conv = {
+    .layout = {.name = "conv",
+               .number = TANDEM_OPERATION_CONV,
+               .bytes = sizeof(tandem_conv),
+               .version = 1,
+               .view_count = VIEWS,
+               .views = {[X] = VIEW(x, false, false),
+                         [COARSE] = VIEW(coarse, false, true),
+                         [W] = VIEW(w, false, false),
+                         [BIAS] = VIEW(bias, false, true),
+                         [Y] = VIEW(y, true, false)},
+               .shape = shape},
+    .fields = {NUMBER(batch), NUMBER(height), NUMBER(width), NUMBER(channels), NUMBER(coarse_channels), NUMBER(outs), NUMBER(size),
+               NUMBER(stride), NUMBER(shuffle), NUMBER(relu)},
+    .precision_at = TD_NO_PRECISION,
+    .labels = {"tandem conv"},
+    .check = check,
+    .plan = plan_conv,
+    .cost = cost,
+};

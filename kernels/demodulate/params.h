@@ -1,0 +1,36 @@
+/* Parameter block of `demodulate`'s kernels, on every device.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_DEMODULATE_PARAMS_H
+#define TANDEM_KERNELS_DEMODULATE_PARAMS_H
+
+#include "kernels/params.h"
+
+#define TD_DEMODULATE_TILE 16u /* pixels a side, on the GPU a thread each */
+#define TD_DEMODULATE_THREADS (TD_DEMODULATE_TILE * TD_DEMODULATE_TILE)
+#define TD_DEMODULATE_CHANNELS 48u
+#define TD_DEMODULATE_LEAST 1e-8f /* what has a logarithm that counts */
+#define TD_DEMODULATE_DARK 0.02f  /* the least albedo that light is divided by */
+
+/* Of a tile, or of all: logarithms of luminance and of depths added up, and how many there are. */
+typedef struct td_demodulate_sums {
+    float luminance, luminances, depth, depths;
+} td_demodulate_sums;
+
+typedef struct td_params_demodulate {
+    const uint32_t *cancel;
+    const void *color, *albedo, *normal, *depth; /* those not there: NULL */
+    float *light, *modulation;
+    void *tokens;
+    td_demodulate_sums *tiles, *all; /* [batch][rows * columns], [batch] */
+    td_strides color_at, albedo_at, normal_at, depth_at, light_at, modulation_at, tokens_at;
+    uint32_t height, width, columns, rows; /* columns, rows: tiles */
+    uint8_t color_dtype, albedo_dtype, normal_dtype, depth_dtype; /* F16 or F32 */
+    uint32_t reserved;
+} td_params_demodulate;
+/* demodulate_tiles: the sums of a tile. Grid x: (batch * rows + row) * columns + column.
+ * demodulate_all: of all tiles. Grid x: batch.
+ * demodulate: light, and tokens, which are a quarter as many. Grid as the first: a tile each. */
+
+#endif

@@ -1,0 +1,440 @@
+/* Operations of images, conv, gather and demodulate, against float64: on the CPU with each instruction set, by plans for a GPU there, and
+ * on the emulated GPUs; refusals.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/conv/conv.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/demodulate/demodulate.h"
+#include "kernels/gather/gather.h"
+#include "tests/kernels/kernels_util.h"
+
+/* Runs it everywhere, where `check` looks at what it wrote, and that nothing else is written. Every `n`th by a plan that commits. */
+static void run_everywhere(ku_case *it, uint32_t n, void (*check)(const ku_case *it))
+{
+    static const char *const isas[] = {"c", "avx2", NULL};
+    const em_module *const one = &em_modules[n % EM_MODULES];
+    td_target target;
+
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
+        if (td_cpu_isa_force(isas[i])) {
+            ku_run_on(it, NULL, td_target_for_sm(0), 1);
+            check(it);
+        }
+    target = td_target_for_sm(one->sm);
+    target.commit = n % 2;
+    ku_run_on(it, NULL, target, 1);
+    check(it);
+    for (size_t m = 0; m < EM_MODULES; m++) {
+        target = td_target_for_sm(em_modules[m].sm);
+        target.commit = m == n % EM_MODULES;
+        ku_run_on(it, &em_modules[m], target, 1);
+        check(it);
+    }
+    for (uint32_t i = 0; i < it->operation->layout.view_count; i++)
+        if (it->operation->layout.views[i].written && it->tensors[i].data)
+            assert_int_equal(tu_spoilt(&it->tensors[i]), 0);
+}
+
+static void put(ku_case *it, uint32_t view, uint32_t dtype, uint32_t n, uint32_t seed)
+{
+    uint32_t of[4];
+
+    it->operation->layout.shape(&it->op, view, of);
+    tu_tensor tensor = tu_tensor_new(dtype, n % 2 ? TU_BY_ROW : TU_DENSE, of[0], of[1], of[2], of[3]);
+    tu_fill_normal(&tensor, seed, 0);
+    ku_put(it, view, tensor);
+}
+
+/* --- conv --- */
+
+enum { X, COARSE, W, BIAS, Y };
+
+static ku_case make_conv(uint32_t n, uint32_t height, uint32_t width, uint32_t channels, uint32_t coarse_channels, uint32_t outs)
+{
+    ku_case it = {.operation = &td_operation_conv,
+                  .op.conv = {.batch = 1 + n % 2, .height = height, .width = width, .channels = channels, .coarse_channels = coarse_channels,
+                              .outs = outs, .size = n % 3 ? 3 : 1, .stride = n / 2 % 3, .shuffle = outs % 32 ? 0 : n / 3 % 3, .relu = n / 4 % 2}};
+
+    put(&it, X, TANDEM_DTYPE_F16, n, 5 * n);
+    if (coarse_channels) {
+        it.op.conv.coarse.dtype = TANDEM_DTYPE_F16;
+        put(&it, COARSE, TANDEM_DTYPE_F16, n / 2, 5 * n + 1);
+    }
+    put(&it, W, TANDEM_DTYPE_F16, 0, 5 * n + 2);
+    if (n % 4) {
+        it.op.conv.bias.dtype = TANDEM_DTYPE_F32;
+        put(&it, BIAS, TANDEM_DTYPE_F32, 0, 5 * n + 3);
+    }
+    put(&it, Y, n % 5 == 4 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16, n / 3, 5 * n + 4);
+    return it;
+}
+
+static double conv_input(const ku_case *it, uint32_t b, int64_t y, int64_t x, uint32_t channel)
+{
+    const tandem_conv *c = &it->op.conv;
+
+    if (y < 0 || x < 0 || y >= c->height || x >= c->width)
+        return 0;
+    return channel < c->channels ? tu_get(&it->tensors[X], b, (uint32_t)y, (uint32_t)x, channel)
+                                 : tu_get(&it->tensors[COARSE], b, (uint32_t)y / 2, (uint32_t)x / 2, channel - c->channels);
+}
+
+static void check_conv(const ku_case *it)
+{
+    const tandem_conv *c = &it->op.conv;
+    const tu_tensor *y = &it->tensors[Y];
+    const uint32_t shuffle = c->shuffle == 2 ? 2 : 1, stride = c->stride == 2 ? 2 : 1, channels = c->channels + c->coarse_channels;
+
+    for (uint32_t b = 0; b < c->batch; b++)
+        for (uint32_t i = 0; i < y->heads; i++)
+            for (uint32_t j = 0; j < y->rows; j++)
+                for (uint32_t o = 0; o < y->dim; o++) {
+                    const uint32_t out = (i % shuffle * shuffle + j % shuffle) * y->dim + o;
+                    double sum = it->tensors[BIAS].data ? tu_get(&it->tensors[BIAS], 0, 0, 0, out) : 0, all = fabs(sum);
+                    for (uint32_t tap = 0; tap < c->size * c->size; tap++)
+                        for (uint32_t k = 0; k < channels; k++) {
+                            const int64_t row = (int64_t)(i / shuffle) * stride + tap / c->size - c->size / 2;
+                            const int64_t column = (int64_t)(j / shuffle) * stride + tap % c->size - c->size / 2;
+                            const double product = conv_input(it, b, row, column, k) * tu_get(&it->tensors[W], 0, 0, out, tap * channels + k);
+                            sum += product;
+                            all += fabs(product);
+                        }
+                    sum = c->relu && sum < 0 ? 0 : sum;
+                    assert_true(fabs(tu_get(y, b, i, j, o) - sum) <= 0x1.1p-11 * fabs(sum) + 2e-6 * all);
+                }
+}
+
+static void test_conv(void **state)
+{
+    static const struct {
+        uint32_t height, width, channels, coarse_channels, outs;
+    } cases[] = {{1, 1, 16, 0, 8},    {7, 9, 16, 0, 16},    {8, 16, 48, 0, 48},  {9, 17, 32, 16, 40}, {19, 35, 16, 48, 72}, {5, 40, 64, 0, 128},
+                 {17, 18, 80, 96, 64}, {24, 33, 32, 32, 32}, {33, 2, 48, 64, 96}, {2, 31, 16, 16, 128}, {16, 16, 96, 16, 24}, {3, 3, 16, 0, 64}};
+
+    (void)state;
+    for (uint32_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        ku_case it = make_conv(n, cases[n].height, cases[n].width, cases[n].channels, cases[n].coarse_channels, cases[n].outs);
+        run_everywhere(&it, n, check_conv);
+        ku_free(&it);
+    }
+}
+
+static void test_conv_refusals(void **state)
+{
+    ku_case it = make_conv(4, 6, 7, 16, 16, 32);
+
+    (void)state;
+#define REFUSES(text, ...)                       \
+    do {                                         \
+        tandem_operands op = it.op;              \
+        __VA_ARGS__;                             \
+        ku_refuses(it.operation, &op, text);     \
+    } while (0)
+    REFUSES("conv.height is 0", op.conv.height = 0);
+    REFUSES("conv.channels is 24; it must be a multiple of 16", op.conv.channels = 24);
+    REFUSES("conv.coarse_channels is 0, and conv.coarse is there", op.conv.coarse_channels = 0);
+    REFUSES("conv.coarse_channels is 16, and conv.coarse is not there", op.conv.coarse.dtype = 0);
+    REFUSES("conv.outs is 24; it must be a multiple of 32", op.conv.outs = 24, op.conv.shuffle = 2);
+    REFUSES("conv.size is 5; it must be 1 or 3", op.conv.size = 5);
+    REFUSES("conv.stride is 3", op.conv.stride = 3);
+    REFUSES("conv.shuffle is 3", op.conv.shuffle = 3);
+    REFUSES("conv.relu is 2", op.conv.relu = 2);
+    REFUSES("conv.reserved is not 0", op.conv.reserved[1] = 1);
+    REFUSES("conv.x.dtype is 3", op.conv.x.dtype = TANDEM_DTYPE_F32);
+    REFUSES("conv.w: offset_bytes must be a multiple of 16", op.conv.w.offset_bytes = 8);
+    REFUSES("conv.y: offset_bytes must be a multiple of 16, strides of 8", op.conv.y.stride_row += 4);
+    ku_free(&it);
+}
+
+/* --- gather --- */
+
+enum { Q, K, V, FACTOR, K_COARSE, V_COARSE, GATHER_BIAS, O };
+
+static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
+{
+    const bool is_coarse = n % 3 == 1;
+    ku_case it = {.operation = &td_operation_gather,
+                  .op.gather = {.batch = 1 + n % 2, .height = height, .width = width, .dim = n % 4 < 2 ? 8 : 16, .radius = n % 5, .coarse_radius = n / 2 % 2,
+                                .step = is_coarse ? n % 2 : n % 3, .channels = 3 + n / 2 % 2}};
+
+    if (it.op.gather.step == 2 && !it.op.gather.radius)
+        it.op.gather.radius = 2;
+    put(&it, Q, TANDEM_DTYPE_F16, n, 8 * n);
+    put(&it, K, TANDEM_DTYPE_F16, n / 2, 8 * n + 1);
+    put(&it, V, TANDEM_DTYPE_F32, n / 3, 8 * n + 2);
+    if (n % 4 == 3) {
+        it.op.gather.factor.dtype = TANDEM_DTYPE_F32;
+        put(&it, FACTOR, TANDEM_DTYPE_F32, n, 8 * n + 3);
+    }
+    if (is_coarse) {
+        it.op.gather.k_coarse.dtype = TANDEM_DTYPE_F16;
+        it.op.gather.v_coarse.dtype = TANDEM_DTYPE_F32;
+        put(&it, K_COARSE, TANDEM_DTYPE_F16, n / 3, 8 * n + 4);
+        put(&it, V_COARSE, TANDEM_DTYPE_F32, n, 8 * n + 5);
+    }
+    if (n % 5) {
+        it.op.gather.bias.dtype = TANDEM_DTYPE_F32;
+        put(&it, GATHER_BIAS, TANDEM_DTYPE_F32, 0, 8 * n + 6);
+    }
+    put(&it, O, TANDEM_DTYPE_F32, n / 2, 8 * n + 7);
+    for (int view = V; view <= V_COARSE; view += V_COARSE - V) { /* weights: 0 for every third pixel, and below 0 as it comes */
+        tu_tensor *v = &it.tensors[view];
+        for (uint32_t i = 0; v->data && i < v->batch * v->heads * v->rows; i++) {
+            const uint32_t b = i / v->rows / v->heads, y = i / v->rows % v->heads, x = i % v->rows;
+            tu_set(v, b, y, x, 3, i % 3 || v->rows == 1 ? tu_get(v, b, y, x, 3) : 0);
+        }
+    }
+    return it;
+}
+
+/* A key of a query: of k, or k_coarse. */
+static void add_key(const ku_case *it, bool is_coarse, uint32_t b, const uint32_t query[2], int64_t y, int64_t x, uint32_t tap, double most, double sums[5])
+{
+    const tandem_gather *g = &it->op.gather;
+    const tu_tensor *k = &it->tensors[is_coarse ? K_COARSE : K], *v = &it->tensors[is_coarse ? V_COARSE : V], *factor = &it->tensors[FACTOR];
+    double score = it->tensors[GATHER_BIAS].data ? tu_get(&it->tensors[GATHER_BIAS], 0, 0, 0, tap) : 0;
+
+    if (y < 0 || x < 0 || y >= k->heads || x >= k->rows)
+        return;
+    for (uint32_t d = 0; d < g->dim; d++)
+        score += tu_get(&it->tensors[Q], b, query[0], query[1], d) * tu_get(k, b, (uint32_t)y, (uint32_t)x, d);
+    const double weight = exp(score - most) * fmax(tu_get(v, b, (uint32_t)y, (uint32_t)x, 3), 0);
+    for (uint32_t c = 0; c < 3; c++)
+        sums[c] += weight * tu_get(v, b, (uint32_t)y, (uint32_t)x, c) * (factor->data && !is_coarse ? tu_get(factor, b, (uint32_t)y, (uint32_t)x, c) : 1);
+    sums[3] += weight;
+    sums[4] = score > sums[4] ? score : sums[4];
+}
+
+static void add_keys(const ku_case *it, uint32_t b, const uint32_t query[2], double most, double sums[5])
+{
+    const tandem_gather *g = &it->op.gather;
+    const int64_t step = g->step == 2 ? 2 : 1, before = step == 2 ? (int64_t)g->radius - 1 : g->radius;
+    const uint32_t taps = step == 2 ? 2 * g->radius : 2 * g->radius + 1, coarse_taps = g->k_coarse.dtype ? 2 * g->coarse_radius + 1 : 0;
+
+    for (uint32_t i = 0; i < taps * taps; i++)
+        add_key(it, false, b, query, query[0] * step - before + i / taps, query[1] * step - before + i % taps, i, most, sums);
+    for (uint32_t i = 0; i < coarse_taps * coarse_taps; i++)
+        add_key(it, true, b, query, (int64_t)(query[0] / 2) - g->coarse_radius + i / coarse_taps, (int64_t)(query[1] / 2) - g->coarse_radius + i % coarse_taps,
+                taps * taps + i, most, sums);
+}
+
+static void check_gather(const ku_case *it)
+{
+    const tu_tensor *o = &it->tensors[O];
+
+    for (uint32_t b = 0; b < o->batch; b++)
+        for (uint32_t i = 0; i < o->heads; i++)
+            for (uint32_t j = 0; j < o->rows; j++) {
+                const uint32_t query[2] = {i, j};
+                double sums[5] = {0, 0, 0, 0, -DBL_MAX}, again[5] = {0};
+                add_keys(it, b, query, 0, sums);
+                add_keys(it, b, query, sums[4], again);
+                for (uint32_t c = 0; c < 3; c++) {
+                    const double wanted = again[3] > 0 ? again[c] / again[3] : 0;
+                    assert_true(fabs(tu_get(o, b, i, j, c) - wanted) <= 2e-5 * (1 + fabs(wanted)));
+                }
+                if (o->dim == 4)
+                    assert_true(tu_get(o, b, i, j, 3) == (again[3] > 0));
+            }
+}
+
+static void test_gather(void **state)
+{
+    static const struct {
+        uint32_t height, width;
+    } sizes[] = {{1, 1}, {8, 16}, {9, 17}, {23, 5}, {5, 37}};
+
+    (void)state;
+    for (uint32_t n = 0; n < 30; n++) {
+        ku_case it = make_gather(n, sizes[n % 5].height, sizes[n % 5].width);
+        run_everywhere(&it, n, check_gather);
+        ku_free(&it);
+    }
+}
+
+static void test_gather_refusals(void **state)
+{
+    ku_case it = make_gather(1, 6, 7);
+
+    (void)state;
+    REFUSES("gather.width is 0", op.gather.width = 0);
+    REFUSES("gather.dim is 12; it must be 8 or 16", op.gather.dim = 12);
+    REFUSES("gather.radius is 5; it must be 0 to 4", op.gather.radius = 5);
+    REFUSES("gather.radius is 0; it must be 1 to 4", op.gather.step = 2, op.gather.radius = 0);
+    REFUSES("gather.step is 3", op.gather.step = 3);
+    REFUSES("gather.step is 2, and k_coarse is there", op.gather.step = 2);
+    REFUSES("gather.coarse_radius is 2", op.gather.coarse_radius = 2);
+    REFUSES("gather.channels is 5", op.gather.channels = 5);
+    REFUSES("gather.k_coarse and v_coarse must both be there, or neither", op.gather.v_coarse.dtype = 0);
+    REFUSES("gather.v.dtype is 1", op.gather.v.dtype = TANDEM_DTYPE_F16);
+    REFUSES("gather.k: offset_bytes must be a multiple of 16, strides of 8", op.gather.k.offset_bytes = 2);
+    REFUSES("gather.reserved is not 0", op.gather.reserved[0] = 1);
+    ku_free(&it);
+}
+
+/* --- demodulate --- */
+
+enum { COLOR, ALBEDO, NORMAL, DEPTH, LIGHT, MODULATION, TOKENS };
+
+static ku_case make_demodulate(uint32_t n, uint32_t height, uint32_t width)
+{
+    const uint32_t dtype = n % 3 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16;
+    ku_case it = {.operation = &td_operation_demodulate, .op.demodulate = {.batch = 1 + n % 2, .height = height, .width = width}};
+
+    put(&it, COLOR, dtype, n, 9 * n);
+    for (uint32_t view = ALBEDO; view <= DEPTH; view++)
+        if (n % 4 != view)
+            put(&it, view, dtype, n / 2, 9 * n + view);
+    put(&it, LIGHT, TANDEM_DTYPE_F32, n / 2, 0);
+    put(&it, MODULATION, TANDEM_DTYPE_F32, n / 3, 0);
+    put(&it, TOKENS, TANDEM_DTYPE_F16, n, 0);
+    for (uint32_t view = COLOR; view <= DEPTH; view++) { /* what is not finite; dark albedos */
+        tu_tensor *t = &it.tensors[view];
+        for (uint32_t i = 0; t->data && n && i < t->batch * t->heads * t->rows; i++)
+            for (uint32_t c = 0; c < t->dim; c++) {
+                const uint32_t b = i / t->rows / t->heads, y = i / t->rows % t->heads, x = i % t->rows;
+                if (i % 5 == 3 && view == ALBEDO)
+                    tu_set(t, b, y, x, c, 0.01 * (c + i % 2));
+                if ((i + c) % 11 == view)
+                    tu_set(t, b, y, x, c, i % 2 ? (double)NAN : (double)INFINITY);
+            }
+    }
+    return it;
+}
+
+static double read(const ku_case *it, uint32_t view, uint32_t b, uint32_t y, uint32_t x, uint32_t c, double absent)
+{
+    const double value = it->tensors[view].data ? tu_get(&it->tensors[view], b, y, x, c) : absent;
+    return isfinite(value) ? value : 0;
+}
+
+static bool read_color(const ku_case *it, uint32_t b, uint32_t y, uint32_t x, double color[3])
+{
+    bool there = true;
+
+    for (uint32_t c = 0; c < 3; c++)
+        there = there && isfinite(tu_get(&it->tensors[COLOR], b, y, x, c));
+    for (uint32_t c = 0; c < 3; c++)
+        color[c] = there ? fmax(tu_get(&it->tensors[COLOR], b, y, x, c), 0) : 0;
+    return there;
+}
+
+static void measure(const ku_case *it, uint32_t b, double *exposure, double *far)
+{
+    const tandem_demodulate *d = &it->op.demodulate;
+    double logs = 0, depths = 0;
+    uint32_t tiles = 0, count = 0;
+
+    for (uint32_t top = 0; top < d->height; top += 16)
+        for (uint32_t left = 0; left < d->width; left += 16) {
+            double sum = 0;
+            uint32_t pixels = 0;
+            for (uint32_t y = top; y < d->height && y < top + 16; y++)
+                for (uint32_t x = left; x < d->width && x < left + 16; x++, pixels++) {
+                    double color[3];
+                    const double depth = read(it, DEPTH, b, y, x, 0, 0);
+                    read_color(it, b, y, x, color);
+                    sum += 0.2126 * color[0] + 0.7152 * color[1] + 0.0722 * color[2];
+                    depths += depth > 1e-8 ? log(depth) : 0;
+                    count += depth > 1e-8;
+                }
+            if (sum / pixels > 1e-8) {
+                logs += log(sum / pixels);
+                tiles++;
+            }
+        }
+    *exposure = tiles ? exp(-logs / tiles) : 1;
+    *far = count ? exp(depths / count) : 1;
+}
+
+static void near(double is, double wanted, double relative)
+{
+    if (!(fabs(is - wanted) <= relative * fabs(wanted) + 1e-7))
+        fail_msg("%g is not %g", is, wanted);
+}
+
+static void check_demodulate(const ku_case *it)
+{
+    const tandem_demodulate *d = &it->op.demodulate;
+    const tu_tensor *tokens = &it->tensors[TOKENS];
+
+    for (uint32_t b = 0; b < d->batch; b++) {
+        double exposure, far;
+        measure(it, b, &exposure, &far);
+        for (uint32_t y = 0; y < 2 * tokens->heads; y++)
+            for (uint32_t x = 0; x < 2 * tokens->rows; x++) {
+                const uint32_t first = 12 * (y % 2 * 2 + x % 2);
+                double channels[12] = {0}, color[3], albedo[3];
+                if (y < d->height && x < d->width) {
+                    const bool there = read_color(it, b, y, x, color);
+                    const double depth = read(it, DEPTH, b, y, x, 0, 0);
+                    for (uint32_t c = 0; c < 3; c++)
+                        albedo[c] = read(it, ALBEDO, b, y, x, c, 1);
+                    const double dark = (double)0.02f;
+                    const bool emits = albedo[0] < dark && albedo[1] < dark && albedo[2] < dark;
+                    for (uint32_t c = 0; c < 3; c++) {
+                        const double modulation = emits ? 1 : fmin(fmax(albedo[c], dark), 1), light = color[c] / modulation;
+                        near(tu_get(&it->tensors[MODULATION], b, y, x, c), modulation, 1e-6);
+                        near(tu_get(&it->tensors[LIGHT], b, y, x, c), light, 1e-6);
+                        channels[c] = log1p(exposure * light);
+                        channels[3 + c] = fmin(fmax(albedo[c], 0), 1);
+                        channels[6 + c] = fmin(fmax(read(it, NORMAL, b, y, x, c, 0), -1), 1);
+                    }
+                    channels[9] = depth > 0 ? depth / (depth + far) : 0;
+                    channels[10] = there;
+                    channels[11] = emits;
+                    assert_true(tu_get(&it->tensors[LIGHT], b, y, x, 3) == there);
+                }
+                for (uint32_t c = 0; c < 12; c++)
+                    near(tu_get(tokens, b, y / 2, x / 2, first + c), channels[c], 0x1.1p-11);
+            }
+    }
+}
+
+static void test_demodulate(void **state)
+{
+    static const struct {
+        uint32_t height, width;
+    } sizes[] = {{1, 1}, {16, 16}, {17, 35}, {2, 60}, {33, 31}};
+
+    (void)state;
+    for (uint32_t n = 0; n < 20; n++) {
+        ku_case it = make_demodulate(n, sizes[n % 5].height, sizes[n % 5].width);
+        run_everywhere(&it, n, check_demodulate);
+        ku_free(&it);
+    }
+}
+
+static void test_demodulate_refusals(void **state)
+{
+    ku_case it = make_demodulate(5, 6, 7);
+
+    (void)state;
+    REFUSES("demodulate.batch is 0", op.demodulate.batch = 0);
+    REFUSES("demodulate.color.dtype is 2", op.demodulate.color.dtype = TANDEM_DTYPE_BF16);
+    REFUSES("demodulate.tokens.dtype is 3", op.demodulate.tokens.dtype = TANDEM_DTYPE_F32);
+    REFUSES("demodulate.reserved is 1", op.demodulate.reserved = 1);
+    ku_free(&it);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conv),   cmocka_unit_test(test_conv_refusals),   cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_gather_refusals), cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_refusals)};
+
+    if (!em_open_all(TD_EMU_FOLDER))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
