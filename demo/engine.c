@@ -253,8 +253,8 @@ void demo_image_destroy(demo_engine *e, demo_image *image)
     memset(image, 0, sizeof *image);
 }
 
-bool demo_buffer_create(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage, bool readback, const char *name,
-                        demo_buffer *out)
+static bool create_buffer(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage, VkMemoryPropertyFlags wanted,
+                          VkMemoryPropertyFlags preferred, const char *name, demo_buffer *out)
 {
     const VkBufferCreateInfo create = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes, .usage = usage};
     out->bytes = bytes;
@@ -262,11 +262,22 @@ bool demo_buffer_create(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage
         return false;
     VkMemoryRequirements needs;
     vkGetBufferMemoryRequirements(e->device, out->buffer, &needs);
-    const VkMemoryPropertyFlags wanted = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     demo_name(e, VK_OBJECT_TYPE_BUFFER, (uint64_t)out->buffer, name);
-    return allocate_memory(e, &needs, wanted, readback ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0, &out->memory) &&
-           demo_vk(e, vkBindBufferMemory(e->device, out->buffer, out->memory, 0), "binding a buffer") &&
+    return allocate_memory(e, &needs, wanted, preferred, &out->memory) &&
+           demo_vk(e, vkBindBufferMemory(e->device, out->buffer, out->memory, 0), "binding a buffer");
+}
+
+bool demo_buffer_create(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage, bool readback, const char *name,
+                        demo_buffer *out)
+{
+    const VkMemoryPropertyFlags wanted = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    return create_buffer(e, bytes, usage, wanted, readback ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0, name, out) &&
            demo_vk(e, vkMapMemory(e->device, out->memory, 0, VK_WHOLE_SIZE, 0, &out->host), "mapping a buffer");
+}
+
+bool demo_buffer_create_near(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage, const char *name, demo_buffer *out)
+{
+    return create_buffer(e, bytes, usage, 0, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, name, out);
 }
 
 void demo_buffer_destroy(demo_engine *e, demo_buffer *buffer)

@@ -93,6 +93,8 @@ void demo_image_destroy(demo_engine *e, demo_image *image);
 /* `readback`: cached memory where there is any; else for writing by the host. */
 bool demo_buffer_create(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage, bool readback, const char *name,
                         demo_buffer *out);
+/* In the device's own memory, which the host has no pointer to. */
+bool demo_buffer_create_near(demo_engine *e, uint64_t bytes, VkBufferUsageFlags usage, const char *name, demo_buffer *out);
 void demo_buffer_destroy(demo_engine *e, demo_buffer *buffer);
 
 bool demo_shader_create(demo_engine *e, const uint32_t *words, size_t bytes, VkShaderModule *out);

@@ -1,0 +1,78 @@
+"""`tandem-frames`: what it writes keeps to the conventions of `tandem help denoise`, and is the same each time.
+
+SPDX-License-Identifier: Apache-2.0
+
+usage: test_frames.py BUILD_FOLDER [unittest arguments]
+"""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import limits
+import numpy as np
+from tool import oracle as R
+
+FRAMES = pathlib.Path(sys.argv[1]).resolve() / "tandem-frames"
+
+
+class Frames(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tandem-frames-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def make(self, name, *args):
+        return limits.run([FRAMES, "--out", self.folder, "--name", name, "--width", "24", "--height", "16", *args], seconds=200,
+                          capture_output=True, text=True)
+
+    def load(self, name, scene, copy):
+        tensors, _ = R.load(self.folder / f"{name}.{scene:06}.{copy:02}.safetensors")
+        return {key: array for key, (_, array) in tensors.items()}
+
+    def test_copies(self):
+        for name in "ab":
+            run = self.make(name, "--first", "2", "--count", "3", "--samples", "1,3", "--reference", "20")
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+        for scene in (2, 3, 4):
+            first, second = (self.load("a", scene, copy) for copy in (0, 1))
+            again = self.load("b", scene, 0)
+            self.assertEqual({key: x.shape for key, x in first.items()}, {
+                "color": (16, 24, 3), "albedo": (16, 24, 3), "normal": (16, 24, 3), "depth": (16, 24, 1), "reference": (16, 24, 3)})
+            self.assertEqual(set(second), set(first) - {"reference"})
+            for key, x in first.items():
+                self.assertTrue(np.isfinite(x).all(), key)
+                np.testing.assert_array_equal(x, again[key])
+            self.assertTrue((first["color"] >= 0).all() and first["color"].any())
+            self.assertFalse(np.array_equal(first["color"], second["color"]))
+            sky = first["depth"][..., 0] == 0
+            self.assertFalse(first["albedo"][sky].any() or first["normal"][sky].any())
+            np.testing.assert_allclose(np.linalg.norm(first["normal"][~sky], axis=-1), 1, atol=1e-4)
+            self.assertTrue((first["depth"] >= 0).all() and (first["albedo"] <= 1).all())
+
+    def test_path(self):
+        run = self.make("path", "--length", "2", "--reference", "1")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        frame = self.load("path", 0, 1)
+        self.assertEqual(frame["motion"].shape, (16, 24, 2))
+        self.assertTrue(0 < np.abs(frame["motion"]).max() < 24)
+        self.assertIn("reference", frame)
+
+    def test_refusals(self):
+        for words, *args in (("--out is missing", "--count", "1"), ("unknown option", "--out", "x", "--size", "1"), ("has no value", "--out"),
+                             ("is no number from 1 to 1000000", "--out", "x", "--count", "0"), ("is no number", "--out", "x", "--samples", "1,,1")):
+            run = limits.run([FRAMES, *args], seconds=60, capture_output=True, text=True)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn(words, run.stderr)
+        run = self.make("x/y", "--reference", "1", "--samples", "1")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("x/y.000000.00.safetensors", run.stderr)
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], exit=False).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"test_frames: {result.testsRun} tests, {bad} failed")
+    sys.exit(1 if bad else 0)
