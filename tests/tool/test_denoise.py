@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import numpy as np
 import oracle as R
 from tool import rig
-from tool.rig import FOLDER, tool
+from tool.rig import FOLDER, SOURCE, tool
 
 f32 = np.float32
 IMAGE = ["height", "width", 3]
@@ -133,6 +133,16 @@ class Denoise(unittest.TestCase):
             np.testing.assert_array_equal(tensors["color"][1], color.astype(f32) * albedo.astype(f32))
         self.denoise("--frame", self.frame("frame.safetensors", color=self.color), "--out", out)
         np.testing.assert_array_equal(R.load(out)[0]["color"][1], self.color)  # without an albedo it is 1
+
+    def test_as_pytorch(self):
+        """A network by demo/train/export.py, to what PyTorch computes in float32: weights and what is between layers are halves here."""
+        folder, out = SOURCE / "tests/kernels/denoiser", FOLDER / "denoised.safetensors"
+        self.model = folder / "model.safetensors"
+        expected = R.load(folder / "frame.safetensors")[0]["expected"][1]
+        self.denoise("--frame", folder / "frame.safetensors", "--out", out)
+        error = np.abs(R.load(out)[0]["color"][1] - expected) / (0.05 + np.abs(expected))
+        self.assertLess(error.max(), 5e-3)
+        self.assertLess(error.mean(), 3e-4)
 
     def test_pictures(self):
         color, albedo, out = pfm(FOLDER / "color.pfm", self.color), pfm(FOLDER / "albedo.pfm", self.albedo, ">"), FOLDER / "out.pfm"

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Writes a trained denoiser as the file that the runtime loads: weights, and the graph of operations (kernels/PROGRAM.md).
+
+    export.py CHECKPOINT.pt OUT.safetensors
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import json
+import sys
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+import network
+
+MOST = 3840  # pixels a side
+
+
+class Graph:
+    """Tensors and nodes as they come."""
+
+    def __init__(self):
+        self.tensors, self.nodes, self.weights = {}, [], {}
+
+    def tensor(self, name, dtype, *shape, role="temporary"):
+        self.tensors[name] = {"role": role, "dtype": dtype, "shape": list(shape)}
+        return name
+
+    def weight(self, name, values, dtype):
+        values = values.detach().cpu().float().numpy().astype({"F16": np.float16, "F32": np.float32}[dtype])
+        self.weights[name] = np.ascontiguousarray(values)
+        return self.tensor(name, dtype, *values.shape, role="weight")
+
+    def node(self, operation, numbers, **views):
+        self.nodes.append({"operation": operation, **numbers, "views": views})
+
+
+def size_of(level):
+    """Height and width of a level, as expressions."""
+    return tuple(f"ceil_div({axis}, {2 ** level})" if level else axis for axis in ("height", "width"))
+
+
+def conv(graph, layer, name, x, level, channels, coarse=None, coarse_channels=0, shuffle=1, relu=True):
+    """Adds a layer whose input is of that level; its output's name."""
+    weight = layer.weight
+    outs, stride = weight.shape[0], layer.stride[0]
+    bias = layer.bias
+    if shuffle == 2:  # PyTorch's pixel_shuffle has a channel's four pixels together, the runtime a pixel's channels
+        order = torch.arange(outs).view(outs // 4, 4).T.reshape(-1)
+        weight, bias = weight[order], bias[order]
+    weight = weight.permute(0, 2, 3, 1).reshape(outs, -1)
+    height, width = size_of(level + (stride == 2))
+    if shuffle == 2:
+        height, width = f"2 * {height}", f"2 * {width}"
+    y = graph.tensor(name, "F16", height, width, outs // shuffle ** 2)
+    rows, columns = size_of(level)
+    views = {"x": x, "w": graph.weight(f"{name}.w", weight, "F16"), "bias": graph.weight(f"{name}.bias", bias[None], "F32"), "y": y}
+    if coarse:
+        views["coarse"] = coarse
+    graph.node("conv", {"batch": 1, "height": rows, "width": columns, "channels": channels, "coarse_channels": coarse_channels, "outs": outs,
+                        "size": layer.kernel_size[0], "stride": stride, "shuffle": shuffle, "relu": int(relu)}, **views)
+    return y
+
+
+def head_view(head, part, level, dim, parts):
+    """Channels of a head: the part-th of its queries and keys."""
+    width = f"2 * {size_of(1)[1]}" if level == 0 else size_of(level)[1]
+    return {"tensor": head, "offset": part * dim, "strides": [0, f"{width} * {parts * dim}", parts * dim]}
+
+
+def graph_of(net):
+    graph, dim = Graph(), net.dim
+    a, b, c = net.widths
+    for name, channels in (("color", 3), ("albedo", 3), ("normal", 3), ("depth", 1)):
+        graph.tensor(name, "F32", "height", "width", channels, role="input")
+    graph.tensor("out", "F32", "height", "width", 3, role="output")
+    graph.tensor("light", "F32", "height", "width", 4)
+    graph.tensor("modulation", "F32", "height", "width", 3)
+    graph.tensor("tokens", "F16", *size_of(1), 4 * network.FEATURES)
+    graph.node("demodulate", {"batch": 1, "height": "height", "width": "width"}, color="color", albedo="albedo", normal="normal", depth="depth",
+               light="light", modulation="modulation", tokens="tokens")
+
+    # Tokens of the runtime have one pixel's channels after the other's, PyTorch's pixel_unshuffle a channel's four pixels.
+    order = torch.arange(4 * network.FEATURES).view(network.FEATURES, 4).T.reshape(-1)
+    enter = torch.nn.Conv2d(4 * network.FEATURES, a, 3, 1, 1)
+    enter.weight, enter.bias = torch.nn.Parameter(net.enter.weight[:, order]), net.enter.bias
+    h = conv(graph, enter, "enter", "tokens", 1, 4 * network.FEATURES)
+    h = conv(graph, net.half1, "half1", h, 1, a)
+    q = conv(graph, net.quarter, "quarter", conv(graph, net.down1, "down1", h, 1, a), 2, b)
+    e = conv(graph, net.eighth, "eighth", conv(graph, net.down2, "down2", q, 2, b), 3, c)
+    e = conv(graph, net.eighth2, "eighth2", e, 3, c)
+    q = conv(graph, net.quarter2, "quarter2", conv(graph, net.up2, "up2", q, 2, b, e, c), 2, b)
+    h = conv(graph, net.half2, "half2", conv(graph, net.up1, "up1", h, 1, a, q, b), 1, a)
+    heads = [conv(graph, net.head0, "head0", h, 1, a, shuffle=2, relu=False), conv(graph, net.head1, "head1", h, 1, a, relu=False),
+             conv(graph, net.head2, "head2", q, 2, b, relu=False), conv(graph, net.head3, "head3", e, 3, c, relu=False)]
+
+    def part(level, which):
+        return head_view(heads[level], which, level, dim, 4 if level == 0 else 3)
+
+    def key(level):
+        return part(level, 1 if level == 0 else 2)
+
+    def gather(name, level, radius, bias, channels=4, step=1, role="temporary", **views):
+        height, width = size_of(level)
+        rows, columns = size_of(level + (step == 2))
+        o = name if role == "output" else graph.tensor(name, "F32", rows, columns, channels)
+        graph.node("gather", {"batch": 1, "height": height, "width": width, "dim": dim, "radius": radius, "step": step, "channels": channels,
+                              "coarse_radius": net.coarse_radius}, **views, bias=graph.weight(f"{name}.bias", bias[None], "F32"), o=o)
+        return o
+
+    lights = ["light"]
+    for level in range(1, network.LEVELS):
+        lights.append(gather(f"light{level}", level - 1, 2, net.bias_down[level - 1], step=2, q=part(level, 0), k=key(level - 1), v=lights[-1]))
+    last = network.LEVELS - 1
+    out = gather(f"gathered{last}", last, net.radius[last], net.bias[last], q=part(last, 1), k=key(last), v=lights[last])
+    for level in reversed(range(last)):
+        query = part(0, 0) if level == 0 else part(level, 1)
+        out = gather(f"gathered{level}", level, net.radius[level], net.bias[level], q=query, k=key(level), v=lights[level],
+                     k_coarse=key(level + 1), v_coarse=out)
+    gather("out", 0, net.final_radius, net.bias_final, channels=3, role="output", q=part(0, 2), k=part(0, 3), v=out, factor="modulation")
+    return graph
+
+
+def export(net, path):
+    graph = graph_of(net)
+    text = json.dumps({"version": 1, "numbers": {"height": MOST, "width": MOST}, "tensors": graph.tensors, "nodes": graph.nodes})
+    save_file(graph.weights, path, {"tandem.graph": text})
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    checkpoint = torch.load(sys.argv[1], map_location="cpu", weights_only=True)
+    net = network.Denoiser(**checkpoint["options"])
+    net.load_state_dict(checkpoint["weights"])
+    export(net, sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()

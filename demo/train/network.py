@@ -1,0 +1,162 @@
+"""The denoiser's network in PyTorch: what export.py writes as a graph, and denoise.py trains.
+
+A small U-Net over 2x2-pixel tokens predicts queries and keys, at four resolutions. Attention over neighbourhoods gathers
+light, which is radiance divided by albedo: coarser levels from finer ones, then each level from itself and the coarser
+one. A last one over 3x3 pixels joins neighbours after the albedo is multiplied back, so that edges of jittered samples come
+out smooth. All of it is convex mixtures of what was measured: weights are of a softmax.
+
+Tensors here are [frames, channels, height, width]; the operations' definitions are in interop/include/tandem/types.h.
+SPDX-License-Identifier: Apache-2.0
+"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+LEVELS = 4
+FEATURES = 12  # of a pixel
+NO_ALBEDO = 0.02  # what is darker counts as an emitter: its light is its radiance
+TILE = 16  # pixels a side, whose mean radiance counts once in the exposure
+WEIGHTS = torch.tensor([0.2126, 0.7152, 0.0722])
+
+
+def luminance(color):
+    return (color * WEIGHTS.to(color).view(1, 3, 1, 1)).sum(1, keepdim=True)
+
+
+def measure(color, depth):
+    """Of each frame: 1 / geometric mean of its tiles' luminances, and the geometric mean of its depths."""
+    def tiles(x):
+        return F.avg_pool2d(x, TILE, ceil_mode=True, count_include_pad=False)
+
+    def mean_log(x):
+        there = x > 1e-8
+        logs = torch.where(there, x.clamp_min(1e-8).log(), torch.zeros_like(x))
+        return (logs.sum((1, 2, 3), keepdim=True) / there.sum((1, 2, 3), keepdim=True).clamp_min(1)).exp()
+
+    return 1 / mean_log(tiles(luminance(color))), mean_log(depth)
+
+
+def demodulate(color, albedo, normal, depth):
+    """Light with its weight, the albedo it was divided by, and features of pixels."""
+    valid = color.isfinite().all(1, keepdim=True)
+    color = torch.where(valid, color, torch.zeros_like(color)).clamp_min(0)
+    albedo, normal, depth = (torch.where(x.isfinite(), x, torch.zeros_like(x)) for x in (albedo, normal, depth))
+    depth = depth.clamp_min(0)
+    emits = albedo.amax(1, keepdim=True) < NO_ALBEDO
+    modulation = torch.where(emits, torch.ones_like(albedo), albedo.clamp(NO_ALBEDO, 1))
+    light = color / modulation
+    exposure, far = measure(color, depth)
+    features = torch.cat(((light * exposure).log1p(), albedo.clamp(0, 1), normal.clamp(-1, 1), depth / (depth + far), valid.to(color), emits.to(color)), 1)
+    return torch.cat((light, valid.to(color)), 1), modulation, features, exposure
+
+
+def shifted(x, dy, dx, fill=0.0):
+    """x[..., y + dy, x + dx], `fill` where there is none."""
+    height, width = x.shape[-2:]
+    padded = F.pad(x, (max(-dx, 0), max(dx, 0), max(-dy, 0), max(dy, 0)), value=fill)
+    return padded[..., max(dy, 0) : max(dy, 0) + height, max(dx, 0) : max(dx, 0) + width]
+
+
+def offsets(radius):
+    return [(dy, dx) for dy in range(-radius, radius + 1) for dx in range(-radius, radius + 1)]
+
+
+def gather(q, k, v, bias, radius, k_coarse=None, v_coarse=None, coarse_radius=1, step=1):
+    """Attention over a neighbourhood. step 1: of each pixel over its own level's within `radius`, and over the coarser level's
+    within `coarse_radius` of the pixel that covers it. step 2: q is the coarser level's, over the 2 * radius squared pixels
+    around the four that it covers. v's last channel is a weight."""
+    logits, values = [], []
+
+    def add(key, value, there):
+        logits.append(torch.where(there, (q * key).sum(1, keepdim=True) + bias[len(logits)], torch.full_like(there, -1e30, dtype=q.dtype)))
+        values.append(value)
+
+    def inside(shape):
+        return torch.ones((1, 1) + shape, device=q.device, dtype=torch.float32)
+
+    if step == 2:
+        height, width = q.shape[-2:]
+        pad = (0, 2 * width - k.shape[-1], 0, 2 * height - k.shape[-2])
+        there = F.pad(inside(tuple(k.shape[-2:])), pad)
+        k, v = F.pad(k, pad), F.pad(v, pad)
+        for dy in range(1 - radius, radius + 1):
+            for dx in range(1 - radius, radius + 1):
+                def at(x):
+                    return shifted(x, dy, dx)[..., ::2, ::2]
+                add(at(k), at(v), at(there) > 0)
+    else:
+        there = inside(tuple(k.shape[-2:]))
+        for dy, dx in offsets(radius):
+            add(shifted(k, dy, dx), shifted(v, dy, dx), shifted(there, dy, dx) > 0)
+        if k_coarse is not None:
+            height, width = q.shape[-2:]
+            there = inside(tuple(k_coarse.shape[-2:]))
+
+            def up(x):
+                return x.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., :height, :width]
+            for dy, dx in offsets(coarse_radius):
+                add(up(shifted(k_coarse, dy, dx)), up(shifted(v_coarse, dy, dx)), up(shifted(there, dy, dx)) > 0)
+    weights = torch.cat(logits, 1).float()
+    weights = torch.softmax(weights, 1)
+    total = sum(weights[:, i : i + 1] * value[:, 3:4] for i, value in enumerate(values))
+    light = sum(weights[:, i : i + 1] * (value[:, :3] * value[:, 3:4]) for i, value in enumerate(values)) / total.clamp_min(1e-12)
+    return torch.cat((light, (total > 0).to(light)), 1)
+
+
+class Denoiser(nn.Module):
+    """widths: channels at a half, a quarter and an eighth of the resolution."""
+
+    def __init__(self, widths=(48, 64, 96), dim=8, radius=(2, 2, 2, 3), coarse_radius=1, final_radius=1):
+        super().__init__()
+        a, b, c = widths
+        self.widths, self.dim, self.radius, self.coarse_radius, self.final_radius = widths, dim, radius, coarse_radius, final_radius
+
+        def conv(ins, outs, size=3, stride=1):
+            return nn.Conv2d(ins, outs, size, stride, size // 2)
+        self.enter = conv(4 * FEATURES, a)
+        self.half1 = conv(a, a)
+        self.down1, self.quarter = conv(a, b, stride=2), conv(b, b)
+        self.down2, self.eighth, self.eighth2 = conv(b, c, stride=2), conv(c, c), conv(c, c)
+        self.up2, self.quarter2 = conv(b + c, b), conv(b, b)
+        self.up1, self.half2 = conv(a + b, a), conv(a, a)
+        # Queries and keys: level 0 has q, k, and q, k of the last gather; others q of the gather down, q, k.
+        self.head0, self.head1 = conv(a, 4 * 4 * dim, 1), conv(a, 3 * dim, 1)
+        self.head2, self.head3 = conv(b, 3 * dim, 1), conv(c, 3 * dim, 1)
+        taps = [(2 * r + 1) ** 2 + (2 * coarse_radius + 1) ** 2 * (i + 1 < LEVELS) for i, r in enumerate(radius)]
+        self.bias = nn.ParameterList([nn.Parameter(torch.zeros(n)) for n in taps])
+        self.bias_down = nn.ParameterList([nn.Parameter(torch.zeros(16)) for _ in range(LEVELS - 1)])
+        self.bias_final = nn.Parameter(torch.zeros((2 * final_radius + 1) ** 2))
+        with torch.no_grad():
+            self.bias_final[len(self.bias_final) // 2] = 4.0
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
+
+    def heads(self, features):
+        """Queries and keys of each level."""
+        def up(x, like):
+            return x.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., : like.shape[-2], : like.shape[-1]]
+        height, width = features.shape[-2:]
+        tokens = F.pixel_unshuffle(F.pad(features, (0, width % 2, 0, height % 2)), 2)
+        h = F.relu(self.half1(F.relu(self.enter(tokens))))
+        q = F.relu(self.quarter(F.relu(self.down1(h))))
+        e = F.relu(self.eighth2(F.relu(self.eighth(F.relu(self.down2(q))))))
+        q = F.relu(self.quarter2(F.relu(self.up2(torch.cat((q, up(e, q)), 1)))))
+        h = F.relu(self.half2(F.relu(self.up1(torch.cat((h, up(q, h)), 1)))))
+        zero = F.pixel_shuffle(self.head0(h), 2)[..., :height, :width]
+        return [x.split(self.dim, 1) for x in (zero, self.head1(h), self.head2(q), self.head3(e))]
+
+    def forward(self, color, albedo, normal, depth):
+        light, modulation, features, exposure = demodulate(color, albedo, normal, depth)
+        heads = self.heads(features)
+        (q0, k0, q_final, k_final), *rest = [[x.float() for x in head] for head in heads]
+        keys, queries = [k0] + [head[2] for head in rest], [q0] + [head[1] for head in rest]
+        lights = [light]
+        for level in range(1, LEVELS):
+            lights.append(gather(rest[level - 1][0], keys[level - 1], lights[-1], self.bias_down[level - 1], 2, step=2))
+        out = gather(queries[-1], keys[-1], lights[-1], self.bias[-1], self.radius[-1])
+        for level in reversed(range(LEVELS - 1)):
+            out = gather(queries[level], keys[level], lights[level], self.bias[level], self.radius[level], keys[level + 1], out, self.coarse_radius)
+        shown = torch.cat((out[:, :3] * modulation, out[:, 3:]), 1)
+        return gather(q_final, k_final, shown, self.bias_final, self.final_radius)[:, :3], out[:, :3], exposure
