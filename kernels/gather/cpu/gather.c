@@ -10,7 +10,10 @@
 #include "kernels/cpu/cpu.h"
 
 enum { LANES = TD_GATHER_WIDTH, HALF = TD_GATHER_CPU_HALF, STRIDE = 2 * HALF, PLANE = TD_GATHER_CPU_PLANE };
+enum { SPAN = 2 * LANES + 2 * TD_GATHER_RADIUS }; /* pixels of a row that sixteen queries may meet */
 enum { MOST_TAPS = (2 * TD_GATHER_RADIUS + 1) * (2 * TD_GATHER_RADIUS + 1) + 9 };
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #define ABSENT (-1e30f) /* added to a logit, it leaves nothing of it */
 
 /* Keys, values and, 0 or ABSENT, what is there. */
@@ -35,56 +38,80 @@ static planes make_planes(float **memory, uint32_t dim)
     return of;
 }
 
-/* A pixel to its place; `factor` or NULL. */
-TD_INLINE void put(const planes *to, uint32_t at, uint32_t dim, const uint16_t *k, const float *v, const float *factor)
+/* A row of pixels as they lie in memory, one after the other. */
+typedef struct row_of_pixels {
+    float k[SPAN][TD_GATHER_DIM], v[SPAN][4];
+    uint32_t first, end; /* those that are in the image; others are zeros */
+} row_of_pixels;
+
+TD_INLINE void read_row(row_of_pixels *row, const void *k, const td_strides *k_at, const float *v, const td_strides *v_at, int64_t batch, int64_t y,
+                        int64_t left, uint32_t count, int64_t height, int64_t width, const uint32_t dim)
 {
-    for (uint32_t d = 0; d < dim; d++)
-        to->k[d][at] = td_from_f16(k[d]);
-    for (int c = 0; c < 3; c++)
-        to->v[c][at] = factor ? v[c] * factor[c] : v[c];
-    to->v[3][at] = v[3] > 0 ? v[3] : 0;
-    to->there[at] = 0;
+    const bool none = y < 0 || y >= height;
+
+    row->first = none ? count : left < 0 ? (uint32_t)-left : 0;
+    row->end = none ? count : width - left < count ? (uint32_t)(width - left) : count;
+    memset(row->k, 0, count * sizeof *row->k);
+    memset(row->v, 0, count * sizeof *row->v);
+    for (uint32_t c = row->first; c < row->end; c++) {
+        const uint16_t *halves = (const uint16_t *)k + td_row_at(k_at, batch, y, left + c);
+        const float *values = v + td_row_at(v_at, batch, y, left + c);
+        for (uint32_t d = 0; d < dim; d++)
+            row->k[c][d] = td_from_f16(halves[d]);
+        memcpy(row->v[c], values, 3 * sizeof *values);
+        row->v[c][3] = values[3] > 0 ? values[3] : 0;
+    }
 }
 
-TD_INLINE void put_none(const planes *to, uint32_t at, uint32_t dim)
+/* To planes, side by side: every `each`th pixel from `first` on. */
+TD_INLINE void spread_row(const planes *to, uint32_t place, const row_of_pixels *row, uint32_t first, uint32_t each, uint32_t count, const uint32_t dim)
 {
     for (uint32_t d = 0; d < dim; d++)
-        to->k[d][at] = 0;
-    for (int c = 0; c < 4; c++)
-        to->v[c][at] = 0;
-    to->there[at] = ABSENT;
+        for (uint32_t i = 0; i < count; i++)
+            to->k[d][place + i] = row->k[first + i * each][d];
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t i = 0; i < count; i++)
+            to->v[c][place + i] = row->v[first + i * each][c];
+    for (uint32_t i = 0; i < count; i++)
+        to->there[place + i] = first + i * each >= row->first && first + i * each < row->end ? 0 : ABSENT;
 }
 
-TD_INLINE void load_fine(const td_params_gather *p, const planes *to, int64_t batch, int64_t row, int64_t column)
+TD_INLINE void load_fine(const td_params_gather *p, const planes *to, int64_t batch, int64_t row, int64_t column, const uint32_t dim)
 {
     const uint32_t height = TD_GATHER_SPAN(TD_GATHER_HEIGHT, p->step, p->taps), width = TD_GATHER_SPAN(TD_GATHER_WIDTH, p->step, p->taps);
+    const int64_t left = column * p->step - p->before;
+    row_of_pixels pixels;
 
-    for (uint32_t r = 0; r < height; r++)
-        for (uint32_t c = 0; c < width; c++) {
-            const int64_t y = row * p->step - p->before + r, x = column * p->step - p->before + c;
-            const uint32_t at = r * STRIDE + (p->step == 2 ? c % 2 * HALF + c / 2 : c);
-            if (y < 0 || x < 0 || y >= p->height || x >= p->width)
-                put_none(to, at, p->dim);
-            else
-                put(to, at, p->dim, (const uint16_t *)p->k + td_row_at(&p->k_at, batch, y, x), p->v + td_row_at(&p->v_at, batch, y, x),
-                    p->factor ? p->factor + td_row_at(&p->factor_at, batch, y, x) : NULL);
-        }
+    for (uint32_t r = 0; r < height; r++) {
+        const int64_t y = row * p->step - p->before + r;
+        read_row(&pixels, p->k, &p->k_at, p->v, &p->v_at, batch, y, left, width, p->height, p->width, dim);
+        for (uint32_t c = pixels.first; c < pixels.end && p->factor; c++)
+            for (int i = 0; i < 3; i++)
+                pixels.v[c][i] *= p->factor[td_row_at(&p->factor_at, batch, y, left + c) + i];
+        if (p->step == 2)
+            for (uint32_t odd = 0; odd < 2; odd++)
+                spread_row(to, r * STRIDE + odd * HALF, &pixels, odd, 2, (width - odd + 1) / 2, dim);
+        else
+            spread_row(to, r * STRIDE, &pixels, 0, 1, width, dim);
+    }
 }
 
 /* Each of its pixels at two columns: those of the pixels that it covers. */
-TD_INLINE void load_coarse(const td_params_gather *p, const planes *to, int64_t batch, int64_t row, int64_t column)
+TD_INLINE void load_coarse(const td_params_gather *p, const planes *to, int64_t batch, int64_t row, int64_t column, const uint32_t dim)
 {
-    const int64_t last_y = (p->height - 1) / 2, last_x = (p->width - 1) / 2;
+    const uint32_t height = TD_GATHER_COARSE_SPAN(TD_GATHER_HEIGHT, p->coarse_radius), width = TD_GATHER_COARSE_SPAN(TD_GATHER_WIDTH, p->coarse_radius);
+    row_of_pixels pixels, twice;
 
-    for (uint32_t r = 0; r < TD_GATHER_COARSE_SPAN(TD_GATHER_HEIGHT, p->coarse_radius); r++)
-        for (uint32_t c = 0; c < 2 * TD_GATHER_COARSE_SPAN(TD_GATHER_WIDTH, p->coarse_radius); c++) {
-            const int64_t y = row / 2 - p->coarse_radius + r, x = column / 2 - p->coarse_radius + c / 2;
-            if (y < 0 || x < 0 || y > last_y || x > last_x)
-                put_none(to, r * STRIDE + c, p->dim);
-            else
-                put(to, r * STRIDE + c, p->dim, (const uint16_t *)p->k_coarse + td_row_at(&p->k_coarse_at, batch, y, x),
-                    p->v_coarse + td_row_at(&p->v_coarse_at, batch, y, x), NULL);
+    for (uint32_t r = 0; r < height; r++) {
+        read_row(&pixels, p->k_coarse, &p->k_coarse_at, p->v_coarse, &p->v_coarse_at, batch, row / 2 - p->coarse_radius + r,
+                 column / 2 - p->coarse_radius, width, (p->height + 1) / 2, (p->width + 1) / 2, dim);
+        twice.first = 2 * pixels.first, twice.end = 2 * pixels.end;
+        for (uint32_t c = 0; c < 2 * width; c++) {
+            memcpy(twice.k[c], pixels.k[c / 2], dim * sizeof(float));
+            memcpy(twice.v[c], pixels.v[c / 2], sizeof *twice.v);
         }
+        spread_row(to, r * STRIDE, &twice, 0, 1, 2 * width, dim);
+    }
 }
 
 /* Where the keys of tap (y, x) of a row of queries begin. */
@@ -98,67 +125,81 @@ TD_INLINE uint32_t coarse_at(uint32_t row, uint32_t y, uint32_t x)
     return (row / 2 + y) * STRIDE + 2 * x;
 }
 
-TD_INLINE void score(float *logits, const planes *of, uint32_t at, uint32_t dim, float bias, float q[][LANES])
+/* Vectors go by address: none is passed as such where a caller may lack the registers. */
+#define LANES_AT(at) (*(const vec *)(at))
+
+TD_INLINE void take_larger(vec *a, const vec *b)
 {
-    for (int i = 0; i < LANES; i++)
-        logits[i] = bias + of->there[at + i];
+    const whole which = *a > *b;
+    *a = (vec)(((whole)*a & which) | ((whole)*b & ~which));
+}
+
+TD_INLINE void score(vec *sum, const planes *of, uint32_t at, const uint32_t dim, float bias, const vec *q)
+{
+    *sum = LANES_AT(of->there + at) + bias;
     for (uint32_t d = 0; d < dim; d++)
-        for (int i = 0; i < LANES; i++)
-            logits[i] += q[d][i] * of->k[d][at + i];
+        *sum += q[d] * LANES_AT(of->k[d] + at);
 }
 
-/* e^x for x of at most 0, within 2e-7; below -87 nothing. */
-TD_INLINE float exp_of(float x)
+/* x becomes e^x, for x of at most 0, within 2e-7; below -87 next to nothing. */
+TD_INLINE void make_exp(vec *x)
 {
-    const float t = td_float(td_select(x > -126.0f * TD_LN_2, td_bits(x), td_bits(-126.0f * TD_LN_2))) * TD_LOG2_E;
-    const float n = (t + 0x1.8p23f) - 0x1.8p23f, f = (t - n) * TD_LN_2;
-    const float e = 1 + f * (1 + f * (0.5f + f * (0.16666667f + f * (0.041666668f + f * (0.008333334f + f * 0.0013888889f)))));
-    return td_float(td_bits(e) + ((uint32_t)(int32_t)n << 23));
+    const vec least = (vec){0} - 126.0f * TD_LN_2;
+
+    take_larger(x, &least);
+    const vec t = *x * TD_LOG2_E, n = (t + 0x1.8p23f) - 0x1.8p23f, f = (t - n) * TD_LN_2;
+    const vec e = 1 + f * (1 + f * (0.5f + f * (0.16666667f + f * (0.041666668f + f * (0.008333334f + f * 0.0013888889f)))));
+    *x = (vec)((whole)e + (__builtin_convertvector(n, whole) << 23));
 }
 
-TD_INLINE void add(float sums[4][LANES], const planes *of, uint32_t at, const float *logits, const float *most)
+TD_INLINE void add(vec sums[4], const planes *of, uint32_t at, const vec *logits, const vec *most)
 {
-    for (int i = 0; i < LANES; i++) {
-        const float weight = exp_of(logits[i] - most[i]) * of->v[3][at + i];
-        sums[0][i] += weight * of->v[0][at + i];
-        sums[1][i] += weight * of->v[1][at + i];
-        sums[2][i] += weight * of->v[2][at + i];
-        sums[3][i] += weight;
-    }
+    vec weight = *logits - *most;
+
+    make_exp(&weight);
+    weight *= LANES_AT(of->v[3] + at);
+    for (int c = 0; c < 3; c++)
+        sums[c] += weight * LANES_AT(of->v[c] + at);
+    sums[3] += weight;
 }
 
-TD_INLINE void compute_row(const td_params_gather *p, const tile *t, int64_t batch, int64_t first_row, uint32_t row, int64_t column, uint32_t count)
+TD_INLINE void compute_row(const td_params_gather *p, const tile *t, int64_t batch, int64_t first_row, uint32_t row, int64_t column, uint32_t count,
+                           const uint32_t dim)
 {
-    float q[TD_GATHER_DIM][LANES] = {0}, logits[MOST_TAPS][LANES], most[LANES], sums[4][LANES] = {0};
+    float together[LANES][TD_GATHER_DIM] = {0}, out[4][LANES];
+    vec q[TD_GATHER_DIM], logits[MOST_TAPS], sums[4] = {{0}}, most = sums[0] + 2 * ABSENT;
     const uint32_t fine = p->taps * p->taps, all = fine + p->coarse_taps * p->coarse_taps;
 
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t d = 0; d < p->dim; d++)
-            q[d][i] = td_from_f16(((const uint16_t *)p->q)[td_row_at(&p->q_at, batch, first_row + row, column + i) + d]);
-    for (int i = 0; i < LANES; i++)
-        most[i] = 2 * ABSENT;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint16_t *halves = (const uint16_t *)p->q + td_row_at(&p->q_at, batch, first_row + row, column + i);
+        for (uint32_t d = 0; d < dim; d++)
+            together[i][d] = td_from_f16(halves[d]);
+    }
+    for (uint32_t d = 0; d < dim; d++)
+        for (int i = 0; i < LANES; i++)
+            q[d][i] = together[i][d];
     for (uint32_t tap = 0; tap < all; tap++) {
         const bool is_fine = tap < fine;
         const uint32_t at = is_fine ? fine_at(p, row, tap / p->taps, tap % p->taps)
                                     : coarse_at(row, (tap - fine) / p->coarse_taps, (tap - fine) % p->coarse_taps);
-        score(logits[tap], is_fine ? &t->fine : &t->coarse, at, p->dim, p->bias ? p->bias[tap] : 0, q);
-        for (int i = 0; i < LANES; i++)
-            most[i] = logits[tap][i] > most[i] ? logits[tap][i] : most[i];
+        score(&logits[tap], is_fine ? &t->fine : &t->coarse, at, dim, p->bias ? p->bias[tap] : 0, q);
+        take_larger(&most, &logits[tap]);
     }
     for (uint32_t tap = 0; tap < fine; tap++)
-        add(sums, &t->fine, fine_at(p, row, tap / p->taps, tap % p->taps), logits[tap], most);
+        add(sums, &t->fine, fine_at(p, row, tap / p->taps, tap % p->taps), &logits[tap], &most);
     for (uint32_t tap = fine; tap < all; tap++)
-        add(sums, &t->coarse, coarse_at(row, (tap - fine) / p->coarse_taps, (tap - fine) % p->coarse_taps), logits[tap], most);
+        add(sums, &t->coarse, coarse_at(row, (tap - fine) / p->coarse_taps, (tap - fine) % p->coarse_taps), &logits[tap], &most);
+    memcpy(out, sums, sizeof out);
     for (uint32_t i = 0; i < count; i++) {
         float *o = p->o + td_row_at(&p->o_at, batch, first_row + row, column + i);
         for (uint32_t c = 0; c < 3; c++)
-            o[c] = sums[3][i] > 0 ? sums[c][i] / sums[3][i] : 0;
+            o[c] = out[3][i] > 0 ? out[c][i] / out[3][i] : 0;
         if (p->channels == 4)
-            o[3] = sums[3][i] > 0;
+            o[3] = out[3][i] > 0;
     }
 }
 
-TD_INLINE void gather_body(const void *params, const td_block *at)
+TD_INLINE void gather_of(const void *params, const td_block *at, const uint32_t dim)
 {
     const td_params_gather *p = params;
     const int64_t batch = at->x / p->columns / p->rows;
@@ -168,14 +209,22 @@ TD_INLINE void gather_body(const void *params, const td_block *at)
     float *memory = at->local;
     tile t;
 
-    t.fine = make_planes(&memory, p->dim);
-    load_fine(p, &t.fine, batch, row, column);
+    t.fine = make_planes(&memory, dim);
+    load_fine(p, &t.fine, batch, row, column, dim);
     if (p->coarse_taps) {
-        t.coarse = make_planes(&memory, p->dim);
-        load_coarse(p, &t.coarse, batch, row, column);
+        t.coarse = make_planes(&memory, dim);
+        load_coarse(p, &t.coarse, batch, row, column, dim);
     }
     for (uint32_t r = 0; r < rows && td_block_goes_on(at); r++)
-        compute_row(p, &t, batch, row, r, column, (uint32_t)count);
+        compute_row(p, &t, batch, row, r, column, (uint32_t)count, dim);
+}
+
+TD_INLINE void gather_body(const void *params, const td_block *at)
+{
+    if (((const td_params_gather *)params)->dim == 8)
+        gather_of(params, at, 8);
+    else
+        gather_of(params, at, TD_GATHER_DIM);
 }
 
 static void gather_c(const void *params, const td_block *at)
