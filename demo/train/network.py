@@ -50,57 +50,57 @@ def demodulate(color, albedo, normal, depth):
     return torch.cat((light, valid.to(color)), 1), modulation, features, exposure
 
 
-def shifted(x, dy, dx, fill=0.0):
-    """x[..., y + dy, x + dx], `fill` where there is none."""
-    height, width = x.shape[-2:]
-    padded = F.pad(x, (max(-dx, 0), max(dx, 0), max(-dy, 0), max(dy, 0)), value=fill)
-    return padded[..., max(dy, 0) : max(dy, 0) + height, max(dx, 0) : max(dx, 0) + width]
-
-
-def offsets(radius):
-    return [(dy, dx) for dy in range(-radius, radius + 1) for dx in range(-radius, radius + 1)]
+def windows(x, before, taps, step=1):
+    """Of each pixel, or every other one, `taps` x `taps` pixels from `before` rows and columns ahead of it on, 0 beyond the image: a
+    view [frames, channels, height, width, taps, taps]."""
+    odd = [length % step for length in x.shape[-2:]]
+    after = taps - step - before
+    padded = F.pad(x, (before, after + odd[1], before, after + odd[0]))
+    return padded.unfold(2, taps, step).unfold(3, taps, step)
 
 
 def gather(q, k, v, bias, radius, k_coarse=None, v_coarse=None, coarse_radius=1, step=1):
     """Attention over a neighbourhood. step 1: of each pixel over its own level's within `radius`, and over the coarser level's
     within `coarse_radius` of the pixel that covers it. step 2: q is the coarser level's, over the 2 * radius squared pixels
     around the four that it covers. v's last channel is a weight."""
-    logits, values = [], []
+    taps, before = (2 * radius, radius - 1) if step == 2 else (2 * radius + 1, radius)
+    height, width = q.shape[-2:]
 
-    def add(key, value, there):
-        logits.append(torch.where(there, (q * key).sum(1, keepdim=True) + bias[len(logits)], torch.full_like(there, -1e30, dtype=q.dtype)))
-        values.append(value)
+    def score(query, key, where, bias):
+        """`query` has dimensions of 1 for the window's; keys that are in no image are far from all."""
+        there = where > 0
+        return torch.where(there, (query * key).sum(1) + bias, torch.full_like(there, -1e30, dtype=q.dtype))
 
-    def inside(shape):
-        return torch.ones((1, 1) + shape, device=q.device, dtype=torch.float32)
+    def weighted(v):
+        return torch.cat((v[:, :3] * v[:, 3:], v[:, 3:]), 1)
 
-    if step == 2:
-        height, width = q.shape[-2:]
-        pad = (0, 2 * width - k.shape[-1], 0, 2 * height - k.shape[-2])
-        there = F.pad(inside(tuple(k.shape[-2:])), pad)
-        k, v = F.pad(k, pad), F.pad(v, pad)
-        for dy in range(1 - radius, radius + 1):
-            for dx in range(1 - radius, radius + 1):
-                def at(x):
-                    return shifted(x, dy, dx)[..., ::2, ::2]
-                add(at(k), at(v), at(there) > 0)
+    image = torch.ones_like(k[:1, :1])
+    fine = score(q[..., None, None], windows(k, before, taps, step), windows(image, before, taps, step)[:, 0], bias[: taps * taps].view(taps, taps))
+    if k_coarse is None:
+        weights = fine.flatten(-2).softmax(-1).view_as(fine)
+        sums = (weights[:, None] * windows(weighted(v), before, taps, step)).sum((-1, -2))
     else:
-        there = inside(tuple(k.shape[-2:]))
-        for dy, dx in offsets(radius):
-            add(shifted(k, dy, dx), shifted(v, dy, dx), shifted(there, dy, dx) > 0)
-        if k_coarse is not None:
-            height, width = q.shape[-2:]
-            there = inside(tuple(k_coarse.shape[-2:]))
+        near = 2 * coarse_radius + 1
+        rows, columns = k_coarse.shape[-2:]
 
-            def up(x):
-                return x.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., :height, :width]
-            for dy, dx in offsets(coarse_radius):
-                add(up(shifted(k_coarse, dy, dx)), up(shifted(v_coarse, dy, dx)), up(shifted(there, dy, dx)) > 0)
-    weights = torch.cat(logits, 1).float()
-    weights = torch.softmax(weights, 1)
-    total = sum(weights[:, i : i + 1] * value[:, 3:4] for i, value in enumerate(values))
-    light = sum(weights[:, i : i + 1] * (value[:, :3] * value[:, 3:4]) for i, value in enumerate(values)) / total.clamp_min(1e-12)
-    return torch.cat((light, (total > 0).to(light)), 1)
+        def four(x):  # [..., height, width] as the pixels of each coarse one: [..., rows, 2, columns, 2]
+            x = F.pad(x, (0, 2 * columns - width, 0, 2 * rows - height))
+            return x.unflatten(-2, (rows, 2)).unflatten(-1, (columns, 2))
+
+        def spread(x):  # windows of coarse pixels, for the four that each covers
+            return windows(x, coarse_radius, near)[:, :, :, None, :, None]
+
+        def back(x):  # [frames, rows, 2, columns, 2, ...] as the image
+            return x.flatten(3, 4).flatten(1, 2)[:, :height, :width]
+        coarse = score(four(q)[..., None, None], spread(k_coarse), spread(torch.ones_like(k_coarse[:1, :1]))[:, 0], bias[taps * taps :].view(near, near))
+        both = torch.cat((fine.flatten(-2), back(coarse).flatten(-2)), -1).softmax(-1)
+        weights = both[..., : taps * taps].unflatten(-1, (taps, taps))
+        others = four(both[..., taps * taps :].permute(0, 3, 1, 2)).permute(0, 2, 3, 4, 5, 1).unflatten(-1, (near, near))
+        sums = (weights[:, None] * windows(weighted(v), before, taps)).sum((-1, -2))
+        more = (others[:, None] * spread(weighted(v_coarse))).sum((-1, -2))
+        sums = sums + more.flatten(4, 5).flatten(2, 3)[:, :, :height, :width]
+    there = sums[:, 3:] > 0
+    return torch.cat((torch.where(there, sums[:, :3] / sums[:, 3:].clamp_min(1e-12), torch.zeros_like(sums[:, :3])), there.to(sums)), 1)
 
 
 class Denoiser(nn.Module):
