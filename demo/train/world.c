@@ -12,9 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BODIES = 96 };
+
 typedef struct maker {
     train_world *world;
     uint64_t random;
+    float bodies[BODIES][4]; /* where no eye may be: within so much of a point */
+    uint32_t body_count;
 } maker;
 
 /* --- Chance --- */
@@ -39,6 +43,20 @@ static uint32_t below(maker *m, uint32_t count)
 {
     const uint32_t n = (uint32_t)(train_random(&m->random) * (float)count);
     return n < count ? n : count - 1;
+}
+
+static void note_body(maker *m, const vec3 middle, float radius)
+{
+    if (m->body_count < BODIES)
+        glm_vec4_copy((vec4){middle[0], middle[1], middle[2], radius}, m->bodies[m->body_count++]);
+}
+
+static bool is_free(const maker *m, const vec3 eye)
+{
+    for (uint32_t i = 0; i < m->body_count; i++)
+        if (glm_vec3_distance((float *)eye, (float *)m->bodies[i]) < m->bodies[i][3] + 0.3f)
+            return false;
+    return true;
 }
 
 /* --- Materials --- */
@@ -87,6 +105,13 @@ static uint32_t any_material(maker *m)
                            : share < 0.89f ? TD_TRAIN_METAL
                            : share < 0.94f ? TD_TRAIN_MIRROR
                                            : TD_TRAIN_GLASS);
+}
+
+/* Of what bounds a room or stands far away: nothing that is looked through. */
+static uint32_t solid_material(maker *m)
+{
+    const float share = train_random(&m->random);
+    return add_material(m, share < 0.7f ? TD_TRAIN_DIFFUSE : share < 0.92f ? TD_TRAIN_PLASTIC : share < 0.97f ? TD_TRAIN_METAL : TD_TRAIN_MIRROR);
 }
 
 static uint32_t add_emitter(maker *m, float radiance)
@@ -180,6 +205,7 @@ static float add_object(maker *m, const vec3 where, float size)
 
     if (round)
         middle[1] = where[1] + size;
+    note_body(m, middle, 1.5f * fmaxf(size, high));
     at = place(middle, (vec3){size, round ? size : high, round ? size : size * between(m, 0.4f, 1)}, turn, axis, material);
     if (kind == 0 || kind == 7)
         train_add_box(m->world, &at);
@@ -272,7 +298,7 @@ static void add_inside(maker *m, float *reach_x, float *reach_z)
 
     for (int side = 0; side < 6; side++) {
         const bool is_floor = side == 0, is_ceiling = side == 1;
-        const uint32_t material = is_floor || chance(m, 0.3f) ? (chance(m, 0.8f) ? add_material(m, chance(m, 0.7f) ? TD_TRAIN_DIFFUSE : TD_TRAIN_PLASTIC) : any_material(m)) : wall;
+        const uint32_t material = is_floor || chance(m, 0.3f) ? solid_material(m) : wall;
         const float far = side < 2 ? high / 2 : side < 4 ? deep : wide, half_z = side < 2 ? deep : high / 2, half_x = side < 4 ? wide : deep;
         mat4 matrix = GLM_MAT4_IDENTITY_INIT;
         train_shape_at at = {.material = material};
@@ -293,11 +319,13 @@ static void add_inside(maker *m, float *reach_x, float *reach_z)
         train_add_quad(w, &at);
     }
     for (uint32_t i = 0; i < lamps; i++) {
-        const float size = between_log(m, 0.03f, 0.9f), power = exposure * between(m, 1, 8) * wide * deep / (float)lamps;
+        const bool is_low = chance(m, 0.3f);
+        const float size = between_log(m, 0.03f, is_low ? 0.25f : 0.9f), power = exposure * between(m, 1, 8) * wide * deep / (float)lamps;
         const uint32_t kind = below(m, 3), material = add_emitter(m, power / (4 * size * size * (kind ? 3.0f : 1.0f)));
         vec3 where = {between(m, -0.8f, 0.8f) * wide, high - 0.02f - (kind ? size : 0), between(m, -0.8f, 0.8f) * deep};
-        if (kind && chance(m, 0.4f))
+        if (is_low)
             where[1] = between(m, 0.3f, 2);
+        note_body(m, where, 1.8f * size);
         const train_shape_at at = place(where, (vec3){size, kind ? size : -1, size}, 0, (vec3){0, 1, 0}, material);
         add_lamp(m, &at, kind);
     }
@@ -332,7 +360,7 @@ static void add_outside(maker *m, float *reach_x, float *reach_z)
     for (uint32_t i = 0; i < houses; i++) {
         const float angle = between(m, 0, 6.28f), far = between(m, 5, 14), high = between(m, 1, 4);
         const train_shape_at house = place((vec3){far * cosf(angle), high, far * sinf(angle)}, (vec3){between(m, 1, 3), high, between(m, 1, 3)}, angle,
-                                           (vec3){0, 1, 0}, any_material(m));
+                                           (vec3){0, 1, 0}, solid_material(m));
         train_add_box(w, &house);
     }
     *reach_x = *reach_z = between(m, 2, 5);
@@ -340,7 +368,7 @@ static void add_outside(maker *m, float *reach_x, float *reach_z)
 
 bool train_world_make(uint64_t seed, train_world *out)
 {
-    maker m = {out, (seed + 1) * UINT64_C(0x9e3779b97f4a7c15)};
+    maker m = {.world = out, .random = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15)};
     float reach_x, reach_z;
 
     memset(out, 0, sizeof *out);
@@ -352,8 +380,10 @@ bool train_world_make(uint64_t seed, train_world *out)
     else
         add_outside(&m, &reach_x, &reach_z);
     add_objects(&m, reach_x, reach_z);
-    const float angle = between(&m, 0, 2 * GLM_PIf), out_x = reach_x * (inside ? 1 : 1.3f), out_z = reach_z * (inside ? 1 : 1.3f);
-    glm_vec3_copy((vec3){out_x * cosf(angle), between(&m, 0.5f, 2), out_z * sinf(angle)}, out->eye);
+    for (int tries = 0; tries == 0 || (tries < 64 && !is_free(&m, out->eye)); tries++) {
+        const float angle = between(&m, 0, 2 * GLM_PIf), far = inside ? between(&m, 0.7f, 1) : between(&m, 0.9f, 1.4f);
+        glm_vec3_copy((vec3){far * reach_x * cosf(angle), between(&m, 0.5f, 2), far * reach_z * sinf(angle)}, out->eye);
+    }
     glm_vec3_copy((vec3){between(&m, -0.4f, 0.4f) * reach_x, between(&m, 0.1f, 1.3f), between(&m, -0.4f, 0.4f) * reach_z}, out->target);
     for (int i = 0; i < 3; i++)
         out->velocity[i] = between(&m, -0.04f, 0.04f);
