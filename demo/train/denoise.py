@@ -5,7 +5,7 @@
 
 Frames are safetensors as `tandem help denoise` describes them, with `reference`; NAME.CC.safetensors are copies of one that differ
 in their samples, which may leave the reference to the first. All are kept in the device's memory. The same frames, options and
-device give the same weights, as long as runs end at the same steps (--run-steps).
+device give the same weights, as near as the device adds up alike, as long as the rate falls by steps.
 SPDX-License-Identifier: Apache-2.0
 """
 import argparse
@@ -29,6 +29,7 @@ def arguments():
     parser.add_argument("--frames", type=pathlib.Path, nargs="+", required=True)
     parser.add_argument("--held-out", type=pathlib.Path, help="frames that the PSNR is printed of")
     parser.add_argument("--steps", type=int, default=40000, help="of all runs together: the rate falls to 0 until then")
+    parser.add_argument("--total-minutes", type=float, default=0, help="instead: until so many minutes of all runs together")
     parser.add_argument("--run-steps", type=int, default=0, help="of this run, at most")
     parser.add_argument("--minutes", type=float, default=9, help="of this run, at most")
     parser.add_argument("--crop", type=int, default=160)
@@ -152,12 +153,12 @@ def main():
     mean = network.Denoiser(**(state["options"] if state else options)).to(a.device)  # of weights, over some hundred steps: what is exported
     mean.load_state_dict(net.state_dict())
     optimizer = torch.optim.AdamW(net.parameters(), lr=a.rate, weight_decay=1e-4, fused=a.device.startswith("cuda"))
-    step = 0
+    step, spent = 0, 0.0
     if state:
         net.load_state_dict(state["training"])
         mean.load_state_dict(state["weights"])
         optimizer.load_state_dict(state["optimizer"])
-        step = state["step"]
+        step, spent = state["step"], state["seconds"]
     scenes = load_frames(a.frames, a.device)
     held_out = load_frames([a.held_out], a.device) if a.held_out else None
     forward = torch.compile(net) if a.compile else net
@@ -166,15 +167,20 @@ def main():
     def save():
         temporary = a.checkpoint.with_suffix(".tmp")
         torch.save({"options": dict(state["options"] if state else options), "weights": mean.state_dict(), "training": net.state_dict(),
-                    "optimizer": optimizer.state_dict(), "step": step}, temporary)
+                    "optimizer": optimizer.state_dict(), "step": step, "seconds": spent + time.monotonic() - start}, temporary)
         temporary.replace(a.checkpoint)
 
     print(f"{len(scenes)} scenes, from step {step} on", flush=True)
-    while step < a.steps and time.monotonic() - start < 60 * a.minutes and not 0 < a.run_steps <= step - first:
+
+    def progress():
+        """Of all runs: 0 to 1."""
+        return (spent + time.monotonic() - start) / (60 * a.total_minutes) if a.total_minutes else step / a.steps
+
+    while progress() < 1 and time.monotonic() - start < 60 * a.minutes and not 0 < a.run_steps <= step - first:
         generator = torch.Generator().manual_seed(a.seed * 1_000_003 + step)
         warm = min(1, (step + 1) / 500)
         for group in optimizer.param_groups:
-            group["lr"] = a.rate * warm * 0.5 * (1 + math.cos(math.pi * step / a.steps))
+            group["lr"] = a.rate * warm * 0.5 * (1 + math.cos(math.pi * progress()))
         batch = batch_of(scenes, a.batch, a.crop, generator)
         with torch.autocast(a.device.split(":")[0], torch.bfloat16, enabled=a.device.startswith("cuda")):
             out, light, exposure = forward(*(batch[name] for name in INPUTS))
@@ -201,7 +207,7 @@ def main():
                 with open(a.log, "a") as log:
                     log.write(json.dumps(line) + "\n")
     save()
-    print(f"step {step} of {a.steps} -> {a.checkpoint}" + (f", held out {evaluate(mean, held_out)}" if held_out else ""))
+    print(f"step {step}, {100 * min(1, progress()):.0f} % -> {a.checkpoint}" + (f", held out {evaluate(mean, held_out)}" if held_out else ""))
 
 
 if __name__ == "__main__":
