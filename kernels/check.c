@@ -179,3 +179,14 @@ tandem_status td_check_sizes(const char *operation, const td_size *sizes, size_t
         status = td_check_size(operation, sizes[i].name, sizes[i].value, why, why_bytes);
     return status;
 }
+
+tandem_status td_check_image(const char *operation, uint32_t batch, uint32_t height, uint32_t width, char *why, size_t why_bytes)
+{
+    const td_size sizes[] = {{"batch", batch}, {"height", height}, {"width", width}};
+    tandem_status status = td_check_sizes(operation, sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
+    for (size_t i = 1; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
+        if (sizes[i].value > TD_MOST_SIDE)
+            status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.%s is %" PRIu32 "; it must be at most %u", operation, sizes[i].name,
+                             sizes[i].value, TD_MOST_SIDE);
+    return status;
+}

@@ -42,4 +42,8 @@ typedef struct td_size {
 } td_size;
 tandem_status td_check_sizes(const char *operation, const td_size *sizes, size_t count, char *why, size_t why_bytes);
 
+/* The same of images: their sides are at most TD_MOST_SIDE, so places in them and beside them are whole numbers of 32 bits. */
+#define TD_MOST_SIDE 65536u
+tandem_status td_check_image(const char *operation, uint32_t batch, uint32_t height, uint32_t width, char *why, size_t why_bytes);
+
 #endif

@@ -11,9 +11,10 @@
 enum { X, COARSE, W, BIAS, Y, VIEWS };
 #define AT(member) offsetof(td_params_conv, member)
 
-static uint32_t one_or(uint32_t value)
+/* A stride, or a shuffle, before it is known to be one. */
+static uint32_t one_or_two(uint32_t value)
 {
-    return value ? value : 1;
+    return value == 2 ? 2 : 1;
 }
 
 static uint32_t half(uint32_t length)
@@ -31,7 +32,7 @@ static void out_size(const tandem_conv *c, uint32_t *height, uint32_t *width)
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 {
     const tandem_conv *c = &op->conv;
-    const uint32_t shuffle = one_or(c->shuffle);
+    const uint32_t shuffle = one_or_two(c->shuffle);
 
     shape[0] = c->batch, shape[1] = c->height, shape[2] = c->width, shape[3] = c->channels;
     if (view == COARSE) {
@@ -48,13 +49,15 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 
 static tandem_status check_numbers(const tandem_conv *c, char *why, size_t why_bytes)
 {
-    const td_size sizes[] = {{"batch", c->batch}, {"height", c->height}, {"width", c->width}, {"channels", c->channels}, {"outs", c->outs}};
+    const td_size sizes[] = {{"channels", c->channels}, {"outs", c->outs}};
     const struct {
         const char *name;
         uint32_t value, multiple;
     } multiples[] = {{"channels", c->channels, 16}, {"coarse_channels", c->coarse_channels, 16}, {"outs", c->outs, c->shuffle == 2 ? 32 : 8}};
-    tandem_status status = td_check_sizes("conv", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
+    tandem_status status = td_check_image("conv", c->batch, c->height, c->width, why, why_bytes);
 
+    if (status == TANDEM_OK)
+        status = td_check_sizes("conv", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
     for (size_t i = 0; i < sizeof multiples / sizeof *multiples && status == TANDEM_OK; i++)
         if (multiples[i].value % multiples[i].multiple || multiples[i].value > 4096)
             status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.%s is %" PRIu32 "; it must be a multiple of %" PRIu32 ", at most 4096",
@@ -115,8 +118,8 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
                              .outs = c->outs,
                              .outs_pad = (c->outs + 15) / 16 * 16,
                              .size = (uint8_t)c->size,
-                             .stride = (uint8_t)one_or(c->stride),
-                             .shuffle = (uint8_t)one_or(c->shuffle),
+                             .stride = (uint8_t)one_or_two(c->stride),
+                             .shuffle = (uint8_t)one_or_two(c->shuffle),
                              .relu = c->relu != 0,
                              .y_dtype = c->y.dtype};
     out_size(c, &params.out_height, &params.out_width);

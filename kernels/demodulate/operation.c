@@ -25,9 +25,8 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 {
     const td_operation_layout *layout = &td_operation_demodulate.layout;
     const tandem_demodulate *d = &op->demodulate;
-    const td_size sizes[] = {{"batch", d->batch}, {"height", d->height}, {"width", d->width}};
     const uint32_t inputs = TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_F32);
-    tandem_status status = td_check_sizes("demodulate", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
+    tandem_status status = td_check_image("demodulate", d->batch, d->height, d->width, why, why_bytes);
 
     if (status == TANDEM_OK && d->reserved)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "demodulate.reserved is %" PRIu32 "; it must be 0", d->reserved);

@@ -44,8 +44,7 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 
 static tandem_status check_numbers(const tandem_gather *g, char *why, size_t why_bytes)
 {
-    const td_size sizes[] = {{"batch", g->batch}, {"height", g->height}, {"width", g->width}};
-    tandem_status status = td_check_sizes("gather", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
+    tandem_status status = td_check_image("gather", g->batch, g->height, g->width, why, why_bytes);
 
     if (status == TANDEM_OK && g->dim != 8 && g->dim != 16)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "gather.dim is %" PRIu32 "; it must be 8 or 16", g->dim);

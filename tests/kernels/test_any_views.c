@@ -242,12 +242,62 @@ static void random_pool(tandem_operands *operands, double left)
     op->y.dtype = random_float_dtype();
 }
 
+static void random_image(uint32_t *batch, uint32_t *height, uint32_t *width, double *left)
+{
+    *batch = random_size(left);
+    *height = one_in(50) ? random_size(left) : 1 + below(2000);
+    *width = one_in(50) ? random_size(left) : 1 + below(2000);
+}
+
+static void random_conv(tandem_operands *operands, double left)
+{
+    tandem_conv *op = &operands->conv;
+    *op = (tandem_conv){.channels = 16 * (1 + below(6)), .outs = 32 * (1 + below(5)), .size = 1 + 2 * below(2), .stride = below(3),
+                        .shuffle = below(3), .relu = below(2)};
+    random_image(&op->batch, &op->height, &op->width, &left);
+    op->x.dtype = op->w.dtype = TANDEM_DTYPE_F16;
+    op->y.dtype = one_in(2) ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32;
+    op->bias.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
+    if (one_in(2)) {
+        op->coarse.dtype = TANDEM_DTYPE_F16;
+        op->coarse_channels = 16 * (1 + below(6));
+    }
+}
+
+static void random_gather(tandem_operands *operands, double left)
+{
+    tandem_gather *op = &operands->gather;
+    *op = (tandem_gather){.dim = 8 + 8 * below(2), .radius = 1 + below(4), .coarse_radius = below(2), .step = below(3), .channels = 3 + below(2)};
+    random_image(&op->batch, &op->height, &op->width, &left);
+    op->q.dtype = op->k.dtype = TANDEM_DTYPE_F16;
+    op->v.dtype = op->o.dtype = TANDEM_DTYPE_F32;
+    op->factor.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
+    op->bias.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
+    if (op->step < 2 && one_in(2)) {
+        op->k_coarse.dtype = TANDEM_DTYPE_F16;
+        op->v_coarse.dtype = TANDEM_DTYPE_F32;
+    }
+}
+
+static void random_demodulate(tandem_operands *operands, double left)
+{
+    tandem_demodulate *op = &operands->demodulate;
+    random_image(&op->batch, &op->height, &op->width, &left);
+    op->color.dtype = one_in(2) ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32;
+    op->albedo.dtype = one_in(2) ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_NONE;
+    op->depth.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
+    op->light.dtype = op->modulation.dtype = TANDEM_DTYPE_F32;
+    op->tokens.dtype = TANDEM_DTYPE_F16;
+}
+
 static const struct {
     uint32_t number;
     void (*make)(tandem_operands *op, double left);
 } kinds[] = {{TANDEM_OPERATION_ATTENTION, random_attention}, {TANDEM_OPERATION_NORM, random_norm},
              {TANDEM_OPERATION_LINEAR, random_linear},       {TANDEM_OPERATION_EMBED, random_embed},
-             {TANDEM_OPERATION_BINARY, random_binary},       {TANDEM_OPERATION_POOL, random_pool}};
+             {TANDEM_OPERATION_BINARY, random_binary},       {TANDEM_OPERATION_POOL, random_pool},
+             {TANDEM_OPERATION_CONV, random_conv},           {TANDEM_OPERATION_GATHER, random_gather},
+             {TANDEM_OPERATION_DEMODULATE, random_demodulate}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* --- What must be true of all that is legal --- */
@@ -387,7 +437,7 @@ static bool try_plan(const td_operation *operation, const tandem_operands *op, c
 static void try_parts(const td_operation *operation, const tandem_operands *whole, uint32_t *wide_loads)
 {
     static const uint32_t counts[] = {2, 3, 7, 16, 64, 4096, 16384};
-    const uint32_t count = counts[below(7)], parts = operation->split(whole, count);
+    const uint32_t count = counts[below(7)], parts = operation->split ? operation->split(whole, count) : 1;
     td_target target = random_target();
     wide written = 0;
     td_part_at at = {0};

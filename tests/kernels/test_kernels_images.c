@@ -142,6 +142,7 @@ static void test_conv_refusals(void **state)
         ku_refuses(it.operation, &op, text);     \
     } while (0)
     REFUSES("conv.height is 0", op.conv.height = 0);
+    REFUSES("conv.width is 65537; it must be at most 65536", op.conv.width = 65537);
     REFUSES("conv.channels is 24; it must be a multiple of 16", op.conv.channels = 24);
     REFUSES("conv.coarse_channels is 0, and conv.coarse is there", op.conv.coarse_channels = 0);
     REFUSES("conv.coarse_channels is 16, and conv.coarse is not there", op.conv.coarse.dtype = 0);
