@@ -599,10 +599,9 @@ static tandem_status collect(tandem_npc *n, bool *under_way)
 /* Of what is not read yet. Where the session has no room for a job, the next step tries again. */
 static tandem_status submit(tandem_npc *n)
 {
-    const size_t left = n->tokens.count - n->read,
-                 count = left < TD_SPEAKER_PART ? left : TD_SPEAKER_PART;
+    const uint32_t count = td_speaker_part((uint32_t)n->read, n->tokens.count - n->read);
     const tandem_status status = td_speaker_submit(
-        &n->speaker, n->tokens.ids + n->read, (uint32_t)n->read, (uint32_t)count, 1, &n->ticket);
+        &n->speaker, n->tokens.ids + n->read, (uint32_t)n->read, count, 1, &n->ticket);
 
     if (status != TANDEM_OK)
         n->ticket = 0;

@@ -176,9 +176,7 @@ tandem_status td_speaker_read(td_speaker *s, const uint32_t *ids, uint32_t first
     tandem_status status = TANDEM_OK;
 
     for (uint32_t done = 0, n; done < count && status == TANDEM_OK; done += n) {
-        const uint32_t rest = TD_SPEAKER_PART - (first + done) % TD_SPEAKER_PART;
-
-        n = count - done < rest ? count - done : rest;
+        n = td_speaker_part(first + done, count - done);
         status = td_speaker_compute(s, ids + done, first + done, n, 1);
     }
     return status;

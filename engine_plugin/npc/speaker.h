@@ -47,7 +47,16 @@ tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *de
 /* Accepts empty ones. */
 void td_speaker_close(td_speaker *speaker);
 
-/* `count` tokens, at most TD_SPEAKER_PART, from position `first` on: logits of the last `wanted`,
+/* How many of `left` tokens from position `first` on are read at once: up to the end of a page, of
+ * which caches of codes have one at a time. */
+static inline uint32_t td_speaker_part(uint32_t first, size_t left)
+{
+    const uint32_t page = TD_SPEAKER_PART - first % TD_SPEAKER_PART;
+
+    return left < page ? (uint32_t)left : page;
+}
+
+/* `count` tokens, at most td_speaker_part(), from position `first` on: logits of the last `wanted`,
  * once the job is done. One at a time. */
 tandem_status td_speaker_submit(td_speaker *speaker, const uint32_t *ids, uint32_t first,
                                 uint32_t count, uint32_t wanted, tandem_ticket *ticket);
