@@ -67,7 +67,7 @@ static void check_on(em_module *gpu, const lu_model *model, const float *expecte
 }
 
 /* With sanitizers, which are slow, one GPU stands for all. */
-static void check(uint32_t dtype, uint32_t value_dtype)
+static void check(uint32_t dtype, uint32_t value_dtype, uint32_t cache)
 {
     const lf_shape shape = {.layers = 2,
                             .dim = 256,
@@ -83,7 +83,7 @@ static void check(uint32_t dtype, uint32_t value_dtype)
     const bool quick = getenv("TANDEM_SANITIZED") != NULL;
     uint64_t bytes;
     void *file = lf_make(&shape, NULL, &bytes);
-    lu_model model = lu_open(NULL, file, bytes, SLOTS, 0);
+    lu_model model = lu_open_cached(NULL, file, bytes, SLOTS, 0, cache);
     lu_instance cpu = lu_begin(&model, td_target_for_sm(0), lu_run_cpu, NULL);
     float *expected = lu_memory((uint64_t)TOKENS * shape.words * sizeof *expected);
 
@@ -100,19 +100,26 @@ static void check(uint32_t dtype, uint32_t value_dtype)
 static void test_alike(void **state)
 {
     (void)state;
-    check(TANDEM_DTYPE_Q4_1, 0);
+    check(TANDEM_DTYPE_Q4_1, 0, TANDEM_CACHE_F16);
 }
 
 static void test_values_apart(void **state)
 {
     (void)state;
-    check(TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K);
+    check(TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K, TANDEM_CACHE_F16);
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    check(TANDEM_DTYPE_Q4_1, 0, TANDEM_CACHE_K4V8);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_alike),
-                                       cmocka_unit_test(test_values_apart)};
+                                       cmocka_unit_test(test_values_apart),
+                                       cmocka_unit_test(test_codes)};
 
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;
