@@ -30,7 +30,7 @@ class Figures(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.copy = pathlib.Path(folder.name)
-        for name in ("README.md", "engine_plugin/INTEGRATION.md", "engine_plugin/OPERATIONS.md", "kernels/attention/NOTES.md",
+        for name in ("README.md", "engine_plugin/INTEGRATION.md", "engine_plugin/OPERATIONS.md", "kernels/attention/NOTES.md", "kernels/cache/NOTES.md",
                      "kernels/linear/NOTES.md"):
             (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.copy / name)
