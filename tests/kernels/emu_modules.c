@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -69,6 +70,11 @@ bool em_open_all(const char *folder)
             return false;
     }
     return true;
+}
+
+bool em_quick(void)
+{
+    return getenv("TANDEM_SANITIZED") != NULL;
 }
 
 em_module *em_module_of(uint32_t sm)

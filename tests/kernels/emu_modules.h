@@ -29,6 +29,10 @@ bool em_open_all(const char *folder);
 /* Fails the test if there is none. */
 em_module *em_module_of(uint32_t sm);
 
+/* Whether to try fewer shapes: with sanitizers each takes some times as long. Every kernel, tail and epilogue stays among them, which is
+ * where memory may be missed; what values come out, the tree without them says for all. */
+bool em_quick(void);
+
 /* 0, or -1 and why. */
 int em_launch(em_module *on, const char *entry, emu_launch *it);
 /* A record of a plan; fails the test if the run does. */

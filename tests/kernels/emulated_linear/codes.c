@@ -85,7 +85,7 @@ static void test_codes_on_the_emulator(void **state)
 {
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++)
-        for (uint32_t n = (uint32_t)m; n < 120 && em_modules[m].sm >= 89; n += 3) {
+        for (uint32_t n = (uint32_t)m; n < 120 && em_modules[m].sm >= 89; n += em_quick() ? 11 : 3) {
             tl_case it = make(n);
             if (n % 4 == 3)
                 spoil(&it);
