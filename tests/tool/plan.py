@@ -65,7 +65,7 @@ class Plan(unittest.TestCase):
     def test_refusals(self):
         path, wrong, none = (FOLDER / f"{name}.safetensors" for name in ("model", "wrong", "none"))
         model(path)
-        model(wrong, graph='{"version": 1, "tensors": {}, "nodes": [{"operation": "conv", "views": {}}]}')
+        model(wrong, graph='{"version": 1, "tensors": {}, "nodes": [{"operation": "convert", "views": {}}]}')
         R.save(none, {"w": ("F32", np.zeros(1, np.float32))})
         for args, status, *words in (
             ([], 2, "--model is missing"),
@@ -77,6 +77,6 @@ class Plan(unittest.TestCase):
             (["--model", path, "--set", "batch=2,"], 2, "is no number of this model"),
             (["--model", FOLDER / "nowhere"], 1, "nowhere", "No such file"),
             (["--model", none], 1, 'no "tandem.graph"'),
-            (["--model", wrong], 1, 'nodes[0].operation: "conv" is none'),
+            (["--model", wrong], 1, 'nodes[0].operation: "convert" is none'),
         ):
             self.one_line(tool("plan", *args), status, *words)
