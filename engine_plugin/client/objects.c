@@ -18,7 +18,7 @@ static void *alloc_pages(uint64_t bytes, size_t alignment)
 {
     const bool large = bytes >= 2 * TD_LARGE_PAGE_BYTES;
     const size_t to = large && alignment < TD_LARGE_PAGE_BYTES ? TD_LARGE_PAGE_BYTES : alignment;
-    void *pointer = aligned_alloc(to, (size_t)td_align_up(bytes, alignment));
+    void *pointer = aligned_alloc(to, (size_t)td_align_up(bytes, to));
 
     if (pointer && large)
         td_prefer_large_pages(pointer, bytes);
@@ -29,7 +29,7 @@ void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment
 {
     void *pointer;
 
-    if (bytes > SIZE_MAX - alignment)
+    if (bytes > SIZE_MAX - alignment - TD_LARGE_PAGE_BYTES)
         return NULL;
     if (s->allocate)
         pointer = s->allocate(s->user, (size_t)bytes, alignment);
