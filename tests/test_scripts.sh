@@ -232,7 +232,7 @@ chmod +x "$work/nvcc"
 cmake -S "$root" -B "$work/gpu" --preset gpu -DTANDEM_NVCC="$work/nvcc" >"$work/out" 2>&1 || fail "the preset gpu does not configure"
 grep -q 'CUDA kernels: .*90a' "$work/out" || fail "the preset gpu has no cubins"
 cmake --build "$work/gpu" --target help >"$work/targets"
-for target in test_cuda test_vk test_daemon_gpu soak tandemd_faulty tandem_cubins_shared tandem_tree_size; do
+for target in test_cuda test_vk test_daemon_gpu soak tandemd_faulty tandem_core tandem_tree_size; do
     grep -qw "$target" "$work/targets" || fail "the preset gpu does not build $target"
 done
 for target in test_kernels test_tuning fuzz_server emu_90; do
