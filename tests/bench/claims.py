@@ -22,6 +22,8 @@ FILES = {
     "linear": "h100-linear.json",
     "minilm": "h100-minilm.json",
     "cache": "cpu-cache.json",
+    "minilm_cpu": "cpu-minilm.json",
+    "npc": "cpu-npc.json",
 }
 
 # Documents in which every figure must be a claim or no measurement.
@@ -163,6 +165,12 @@ README = [
     "{vars(minilm.ours)['f16 inline'].median:.0f} us in a Vulkan command buffer; PyTorch's fp16 takes "
     "{min(turn.graph.median for turn in minilm.pytorch):.0f} us by a CUDA graph and "
     "{min(turn.eager.median for turn in minilm.pytorch):.0f} us launch by launch",
+    "On two CPU cores they take {minilm_cpu.shapes[0].ours.min / 1000:.0f} ms, in PyTorch's float32 "
+    "{minilm_cpu.shapes[0].pytorch.min / 1000:.0f}; eight such texts of other lengths "
+    "{minilm_cpu.shapes[1].ours.min / 1000:.0f} and {minilm_cpu.shapes[1].pytorch.min / 1000:.0f}.",
+    "On two CPU cores SmolLM2 (Q4_1) reads a prompt at {npc.tokens_per_s.prompt.median:.0f} tokens a second and speaks at "
+    "{npc.tokens_per_s.decode.median:.0f}; llama.cpp's own bench, in turn with it, at {npc.llama_cpp.prompt.median:.0f} and "
+    "{npc.llama_cpp.decode.median:.0f} (`tandem bench npc`).",
     "an empty hand-over takes {lane(daemon, '64 B', 'through tandemd').round_trip_us.median - "
     "lane(daemon, '64 B', 'in this process').round_trip_us.median:.0f} us longer than in process, and with three in flight "
     "a frame as long ({lane(daemon, '8 MiB', 'in this process').in_flight_us.median / "
