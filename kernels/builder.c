@@ -63,7 +63,7 @@ static void note_registers(td_builder *at, td_record *record)
     record->local_bytes = entry->local_bytes;
 }
 
-td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t grid, const void *params,
+td_record *td_build_record(td_builder *at, const td_kernel *kernel, unsigned __int128 grid, const void *params,
                            size_t param_bytes)
 {
     td_record *record = NULL;
@@ -77,7 +77,7 @@ td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t gri
         return &at->spare;
     }
     if (grid > TD_MOST_BLOCKS && grid > at->most_blocks)
-        at->most_blocks = grid;
+        at->most_blocks = grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid;
     record->kernel = kernel;
     record->grid[0] = (uint32_t)grid;
     record->grid[1] = record->grid[2] = 1;

@@ -47,16 +47,15 @@ td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes);
 
 /* Adds a record: a grid of so many blocks, td_control's `cancel` as the first pointer of its parameters. It is where it is
  * until the next one is added. */
-td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t grid, const void *params,
+td_record *td_build_record(td_builder *at, const td_kernel *kernel, unsigned __int128 grid, const void *params,
                            size_t param_bytes);
 
 /* A grid of td_shape's eights. */
-static inline uint64_t td_eights_grid(const td_shape *shape)
+static inline unsigned __int128 td_eights_grid(const td_shape *shape)
 {
     const unsigned __int128 rows = (unsigned __int128)shape->batch * shape->heads * shape->rows;
-    const unsigned __int128 grid = (rows * ((shape->channels + 7) / 8) + TD_EIGHTS - 1) / TD_EIGHTS;
 
-    return grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid;
+    return (rows * ((shape->channels + 7) / 8) + TD_EIGHTS - 1) / TD_EIGHTS;
 }
 
 /* The pointer at `offset` of the parameters leads to `addend` bytes behind a base. */

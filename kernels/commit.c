@@ -48,6 +48,19 @@ void td_build_extents(td_builder *at, const td_operation_layout *layout, const t
     }
 }
 
+tandem_status td_build_operation(td_builder *at, td_plan *plan, const td_target *target, const td_operation_layout *layout,
+                                 const tandem_operands *op, char *why, size_t why_bytes)
+{
+    uint32_t sm;
+
+    *at = td_build_begin(plan, target);
+    if (!td_target_kernels(target, &at->cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    at->overlaps = at->is_gpu && sm >= 90;
+    td_build_extents(at, layout, op);
+    return TANDEM_OK;
+}
+
 td_output td_build_output(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
                           uint32_t view)
 {

@@ -46,6 +46,11 @@ static inline int64_t td_row_bytes(const tandem_view *view)
 /* How far an operation's views reach: for td_build_view(). */
 void td_build_extents(td_builder *at, const td_operation_layout *layout, const tandem_operands *op);
 
+/* Begins a plan of an operation, with the kernels that the target has, whose views touch what its description says. UNSUPPORTED:
+ * the target has no kernels. */
+tandem_status td_build_operation(td_builder *at, td_plan *plan, const td_target *target, const td_operation_layout *layout,
+                                 const tandem_operands *op, char *why, size_t why_bytes);
+
 /* A view that a plan writes: the view itself or, where the plan commits, dense scratch that becomes the view at its end. */
 typedef struct td_output {
     uint32_t view;

@@ -47,11 +47,11 @@ static tandem_status plan_binary(const tandem_operands *op, const td_target *tar
     static const td_kernel kernel = {.name = "binary_rows", .entry = "binary_rows", .cpu = td_cpu_binary};
     const td_operation_layout *layout = &td_operation_binary.layout;
     const tandem_binary *b = &op->binary;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    td_build_extents(&at, layout, op);
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
     const td_output y = td_build_output(&at, target, layout, op, Y);
     const td_params_binary params = {.a_at = td_strides_of(&b->a),
                                      .b_at = td_strides_of(&b->b),

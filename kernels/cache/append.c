@@ -56,12 +56,11 @@ static tandem_status plan_append(const tandem_operands *op, const td_target *tar
     static const td_kernel kernel = {
         .name = "cache_append", .entry = "cache_append", .cpu = td_cpu_cache_append};
     const tandem_cache_append *a = &op->cache_append;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, &td_operation_cache_append.layout, op, why, why_bytes);
 
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    td_build_extents(&at, &td_operation_cache_append.layout, op);
+    if (status != TANDEM_OK)
+        return status;
     const td_params_cache_append params = {.k_at = td_strides_of(&a->k),
                                            .v_at = td_strides_of(&a->v),
                                            .position_at = td_strides_of(&a->position),

@@ -107,13 +107,11 @@ static tandem_status plan_attention(const tandem_operands *op, const td_target *
     const uint64_t grid = (uint64_t)a->batch * a->kv_heads * tiles;
     const uint64_t parts_bytes = grid * chunks * TD_CACHE_TILE * TD_CACHE_PART(a->head_dim) * sizeof(float);
     const bool parts = chunks > 1 && is_cut(target, grid, parts_bytes);
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
 
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    at.overlaps = at.is_gpu && sm >= 90;
-    td_build_extents(&at, layout, op);
+    if (status != TANDEM_OK)
+        return status;
     const td_output o = td_build_output(&at, target, layout, op, O);
     const td_params_cache_attend params = {
         .q_at = td_strides_of(&a->q),

@@ -99,13 +99,11 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
     static const td_kernel kernel = {.name = "conv", .entry = "conv", .cpu = td_cpu_conv, .cpu_local_bytes = TD_CONV_CPU_LOCAL_BYTES};
     const td_operation_layout *layout = &td_operation_conv.layout;
     const tandem_conv *c = &op->conv;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
 
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    at.overlaps = at.is_gpu && sm >= 90;
-    td_build_extents(&at, layout, op);
+    if (status != TANDEM_OK)
+        return status;
     const td_output y = td_build_output(&at, target, layout, op, Y);
     td_params_conv params = {.x_at = td_strides_of(&c->x),
                              .coarse_at = td_strides_of(&c->coarse),
@@ -134,7 +132,7 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
         td_build_scratch(&at, record, TD_WRITE, AT(packed), packed);
     }
     const unsigned __int128 grid = (unsigned __int128)c->batch * params.rows * params.columns * tiles;
-    td_record *record = td_build_record(&at, &kernel, grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid, &params, sizeof params);
+    td_record *record = td_build_record(&at, &kernel, grid, &params, sizeof params);
     record->shared_bytes = at.is_gpu ? TD_CONV_SHARED_BYTES : 0;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(x), X);

@@ -42,13 +42,11 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
     static const td_kernel kernel = {.name = "demodulate", .entry = "demodulate", .cpu = td_cpu_demodulate};
     const td_operation_layout *layout = &td_operation_demodulate.layout;
     const tandem_demodulate *d = &op->demodulate;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
 
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    at.overlaps = at.is_gpu && sm >= 90;
-    td_build_extents(&at, layout, op);
+    if (status != TANDEM_OK)
+        return status;
     const td_output outputs[] = {td_build_output(&at, target, layout, op, LIGHT), td_build_output(&at, target, layout, op, MODULATION),
                                  td_build_output(&at, target, layout, op, TOKENS)};
     const td_params_demodulate params = {.color_at = td_strides_of(&d->color),
@@ -66,9 +64,8 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
                                          .albedo_dtype = (uint8_t)d->albedo.dtype,
                                          .normal_dtype = (uint8_t)d->normal.dtype,
                                          .depth_dtype = (uint8_t)d->depth.dtype};
-    const unsigned __int128 count = (unsigned __int128)d->batch * params.rows * params.columns;
-    const uint64_t grid = count > UINT64_MAX ? UINT64_MAX : (uint64_t)count;
-    const td_place of_tiles = td_build_take(&at, true, count * sizeof(td_demodulate_sums));
+    const unsigned __int128 grid = (unsigned __int128)d->batch * params.rows * params.columns;
+    const td_place of_tiles = td_build_take(&at, true, grid * sizeof(td_demodulate_sums));
     const td_place of_all = td_build_take(&at, true, (unsigned __int128)d->batch * sizeof(td_demodulate_sums));
 
     td_record *record = td_build_record(&at, &tiles, grid, &params, sizeof params);

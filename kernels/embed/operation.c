@@ -82,11 +82,11 @@ static tandem_status plan_embed(const tandem_operands *op, const td_target *targ
     static const td_kernel kernel = {.name = "embed_rows", .entry = "embed_rows", .cpu = td_cpu_embed};
     const td_operation_layout *layout = &td_operation_embed.layout;
     const tandem_embed *e = &op->embed;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    td_build_extents(&at, layout, op);
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
     const td_output y = td_build_output(&at, target, layout, op, Y);
     td_params_embed params = {.y_at = y.at,
                               .shape = {e->batch, 1, e->rows, e->channels},

@@ -99,13 +99,12 @@ static tandem_status plan_gather(const tandem_operands *op, const td_target *tar
     static const td_kernel kernel = {.name = "gather", .entry = "gather", .cpu = td_cpu_gather, .cpu_local_bytes = TD_GATHER_CPU_LOCAL_BYTES};
     const td_operation_layout *layout = &td_operation_gather.layout;
     const tandem_gather *g = &op->gather;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm, of[4];
+    td_builder at;
+    uint32_t of[4];
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
 
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    at.overlaps = at.is_gpu && sm >= 90;
-    td_build_extents(&at, layout, op);
+    if (status != TANDEM_OK)
+        return status;
     shape(op, O, of);
     const td_output o = td_build_output(&at, target, layout, op, O);
     const td_params_gather params = {.q_at = td_strides_of(&g->q),
@@ -129,7 +128,7 @@ static tandem_status plan_gather(const tandem_operands *op, const td_target *tar
                                      .step = g->step == 2 ? 2 : 1,
                                      .channels = g->channels};
     const unsigned __int128 grid = (unsigned __int128)g->batch * params.rows * params.columns;
-    td_record *record = td_build_record(&at, &kernel, grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid, &params, sizeof params);
+    td_record *record = td_build_record(&at, &kernel, grid, &params, sizeof params);
     record->shared_bytes = at.is_gpu ? shared_bytes(&params) : 0;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(q), Q);

@@ -66,12 +66,11 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
 {
     const td_operation_layout *layout = &td_operation_norm.layout;
     const tandem_norm *n = &op->norm;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    at.overlaps = at.is_gpu && sm >= 90;
-    td_build_extents(&at, layout, op);
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
     const td_output outputs[] = {td_build_output(&at, target, layout, op, Y), td_build_output(&at, target, layout, op, SUM)};
     const td_output *y = &outputs[0], *sum = &outputs[1];
     const uint32_t lanes = n->channels > TD_NORM_SHORT ? TD_NORM_THREADS : 32;

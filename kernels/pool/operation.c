@@ -49,7 +49,7 @@ static td_record *build(td_builder *at, const tandem_pool *p, const td_params_po
     const uint32_t chunks = (params->rows + params->each - 1) / params->each;
     const uint32_t tiles = params->normalises ? 1 : (p->channels + TD_POOL_TILE - 1) / TD_POOL_TILE;
     const unsigned __int128 grid = (unsigned __int128)p->batch * p->heads * chunks * tiles;
-    td_record *record = td_build_record(at, &kernel, grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid, params, sizeof *params);
+    td_record *record = td_build_record(at, &kernel, grid, params, sizeof *params);
     record->block[0] = TD_POOL_THREADS;
     record->flags = at->overlaps ? TD_RECORD_PDL : 0;
     td_build_view(at, record, TD_READ, AT(length), LENGTH);
@@ -60,12 +60,11 @@ static tandem_status plan_pool(const tandem_operands *op, const td_target *targe
 {
     const td_operation_layout *layout = &td_operation_pool.layout;
     const tandem_pool *p = &op->pool;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    at.overlaps = at.is_gpu && sm >= 90;
-    td_build_extents(&at, layout, op);
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
     const td_output y = td_build_output(&at, target, layout, op, Y);
     const uint32_t least = (p->rows + TD_POOL_CHUNKS - 1) / TD_POOL_CHUNKS, each = least > TD_POOL_ROWS ? least : TD_POOL_ROWS;
     const uint32_t chunks = (p->rows + each - 1) / each;

@@ -52,11 +52,11 @@ static tandem_status plan_scatter(const tandem_operands *op, const td_target *ta
     static const td_kernel kernel = {
         .name = "scatter_rows", .entry = "scatter_rows", .cpu = td_cpu_scatter};
     const tandem_scatter *s = &op->scatter;
-    td_builder at = td_build_begin(plan, target);
-    uint32_t sm;
-    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    td_build_extents(&at, &td_operation_scatter.layout, op);
+    td_builder at;
+    const tandem_status status = td_build_operation(&at, plan, target, &td_operation_scatter.layout, op, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
     td_params_scatter params = {.x_at = td_strides_of(&s->x),
                                 .position_at = td_strides_of(&s->position),
                                 .y_at = td_strides_of(&s->y),
