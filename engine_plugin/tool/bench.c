@@ -2,10 +2,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine_plugin/tool/tool.h"
@@ -25,6 +29,35 @@ bool tool_program(const char *name, char *path, size_t bytes)
         if ((size_t)snprintf(path, bytes, "%s/%s/%s", self, folders[i], name) < bytes && !access(path, X_OK))
             return true;
     return false;
+}
+
+static void send_to(posix_spawn_file_actions_t *files, int fd, int to)
+{
+    if (to < 0)
+        posix_spawn_file_actions_addopen(files, fd, "/dev/null", O_WRONLY, 0);
+    else
+        posix_spawn_file_actions_adddup2(files, to, fd);
+}
+
+int tool_run_program(const char *const *argv, int out, int err)
+{
+    posix_spawn_file_actions_t files;
+    int status = -1;
+    pid_t pid;
+
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    send_to(&files, 1, out);
+    send_to(&files, 2, err);
+    const int error = posix_spawnp(&pid, argv[0], &files, NULL, (char **)(uintptr_t)argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    if (error) {
+        errno = error;
+        return -1;
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int tool_become(const char *command, const char *name, int argc, char **argv, const char *first)

@@ -9,12 +9,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine_plugin/tool/tool.h"
@@ -88,27 +86,17 @@ static void remove_folder(const char *path)
 
 /* --- Programs --- */
 
-/* Runs one in the current folder, with what it says going to a file there; its exit status, or -1
- * and errno where it could not be started. */
+/* Runs one in the current folder, with what it says going to a file there: as tool_run_program(). */
 static int run_program(const char *const *argv)
 {
-    posix_spawn_file_actions_t files;
-    int status = -1, error;
-    pid_t pid;
+    const int log = open(LOG, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, LOG, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_adddup2(&files, 1, 2);
-    error = posix_spawnp(&pid, argv[0], &files, NULL, (char **)(uintptr_t)argv, environ);
-    posix_spawn_file_actions_destroy(&files);
-    if (error) {
-        errno = error;
+    if (log < 0)
         return -1;
-    }
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const int status = tool_run_program(argv, log, log), error = errno;
+    close(log);
+    errno = error;
+    return status;
 }
 
 /* The last line that a program said with this in it; false if there is none. */

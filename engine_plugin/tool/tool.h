@@ -117,6 +117,9 @@ void tool_cuda_close(tool_cuda *cuda);
 
 /* A program of ours, beside this one or where installations have it: "tandem-bench", "tandemd". False if it is in neither. */
 bool tool_program(const char *name, char *path, size_t bytes);
+/* Runs a program from the PATH that has nothing to read; what it says goes to two descriptors, -1: nowhere. Its exit status,
+ * 128 and its signal, or -1 and errno where it could not be started. */
+int tool_run_program(const char *const *argv, int out, int err);
 /* Becomes that program, with these words behind its name; `first`, if it is not NULL, before them. Returns after a line that says
  * why not. */
 int tool_become(const char *command, const char *name, int argc, char **argv, const char *first);

@@ -6,22 +6,17 @@
  * as clocks and neighbours change.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include "engine_plugin/client/ladder.h"
 #include "engine_plugin/npc/speaker.h"
 #include "interop/base.h"
 #include "interop/os/clock.h"
 #include "tests/bench/bench.h"
-
-extern char **environ;
 
 typedef struct bench {
     const char *model, *rung, *json, *peer; /* peer: a program */
@@ -101,6 +96,8 @@ static bool run_ours(bench *b, bool warm_up)
 static bool take_peer(bench *b, FILE *said)
 {
     json_error_t error;
+
+    rewind(said);
     json_t *tests = json_loadf(said, 0, &error);
     double read = 0, spoken = 0;
     size_t i;
@@ -126,9 +123,6 @@ static bool run_peer(bench *b)
     const char *argv[] = {b->peer, "-m", b->model, "-p", prompt, "-n", tokens, "-d", depth, "-t", threads,
                           "-ngl", layers, "-r", "1", "-o", "json", NULL};
     FILE *said = tmpfile();
-    posix_spawn_file_actions_t files;
-    int status = 0;
-    pid_t pid;
 
     if (!said)
         return td_fail(b->no_peer_why, sizeof b->no_peer_why, TANDEM_ERROR_IO, "a temporary file: %s", strerror(errno)) == TANDEM_OK;
@@ -136,21 +130,13 @@ static bool run_peer(bench *b)
     snprintf(tokens, sizeof tokens, "%u", (unsigned)b->tokens);
     snprintf(depth, sizeof depth, "%u", (unsigned)b->depth);
     snprintf(threads, sizeof threads, "%u", (unsigned)b->threads);
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&files, fileno(said), 1);
-    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
-    const int error = posix_spawnp(&pid, b->peer, &files, NULL, (char **)(uintptr_t)argv, environ);
-    posix_spawn_file_actions_destroy(&files);
-    while (!error && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    rewind(said);
+    const int status = tool_run_program(argv, fileno(said), -1);
     bool ok = false;
-    if (error)
-        td_fail(b->no_peer_why, sizeof b->no_peer_why, TANDEM_ERROR_IO, "%s: %s", b->peer, strerror(error));
-    else if (!WIFEXITED(status) || WEXITSTATUS(status))
-        td_fail(b->no_peer_why, sizeof b->no_peer_why, TANDEM_ERROR_IO, "%s ended with %d", b->peer,
-                WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+
+    if (status < 0)
+        td_fail(b->no_peer_why, sizeof b->no_peer_why, TANDEM_ERROR_IO, "%s: %s", b->peer, strerror(errno));
+    else if (status)
+        td_fail(b->no_peer_why, sizeof b->no_peer_why, TANDEM_ERROR_IO, "%s ended with %d", b->peer, status);
     else
         ok = take_peer(b, said);
     fclose(said);
