@@ -42,6 +42,7 @@ static tandem_status say(tandem_session *s, const void *given)
         do
             assert_int_equal(tandem_npc_wait(npc, WAIT_NS, &news), TANDEM_OK);
         while (news.state != TANDEM_NPC_IDLE);
+    assert_int_equal(tandem_npc_cancel(npc), TANDEM_OK);
     return status;
 }
 
@@ -65,6 +66,12 @@ static tandem_status fill_news(tandem_session *s, void *out)
 {
     (void)s;
     return tandem_npc_poll(npc, out);
+}
+
+static tandem_status fill_news_later(tandem_session *s, void *out)
+{
+    (void)s;
+    return tandem_npc_wait(npc, WAIT_NS, out);
 }
 
 static tandem_status fill_reply(tandem_session *s, void *out)
@@ -138,6 +145,7 @@ static void test_npc_out(void **state)
     assert_int_equal(say(s, &TANDEM_INIT(tandem_say, .text = "a", .most_tokens = 1)), TANDEM_OK);
     out_of(s, sizeof(tandem_language_info), 8, fill_info, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_news), 8, fill_news, TANDEM_OK);
+    out_of(s, sizeof(tandem_npc_news), 8, fill_news_later, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_reply), 8, fill_reply, TANDEM_OK);
     list_of(sizeof(tandem_turn), fill_history);
     end(s);

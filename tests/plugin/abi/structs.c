@@ -7,7 +7,6 @@
 #include "tandem/plugin.h"
 #include "tests/plugin/abi/rig.h"
 #include "tests/interop/vk_util.h"
-#include "tests/kernels/llama_file.h"
 
 #define WAIT_NS 20000000000u
 
@@ -259,124 +258,6 @@ static void test_out(void **state)
     tandem_session_destroy(&s);
 }
 
-/* --- Characters --- */
-
-static char model_path[60];
-static tandem_language *language;
-static tandem_npc *npc;
-
-static tandem_status create_language(tandem_session *s, const void *given)
-{
-    tandem_language *made;
-    const tandem_status status = tell(s, tandem_language_create(s, given, &made));
-
-    if (made)
-        assert_int_equal(tandem_language_destroy(&made), TANDEM_OK);
-    return status;
-}
-
-static tandem_status create_npc(tandem_session *s, const void *given)
-{
-    tandem_npc *made;
-    const tandem_status status = tell(s, tandem_npc_create(language, given, &made));
-
-    if (made)
-        assert_int_equal(tandem_npc_destroy(&made), TANDEM_OK);
-    return status;
-}
-
-static tandem_status say(tandem_session *s, const void *given)
-{
-    const tandem_status status = tell(s, tandem_npc_say(npc, given));
-
-    assert_int_equal(tandem_npc_cancel(npc), TANDEM_OK);
-    return status;
-}
-
-static tandem_status say_sampled(tandem_session *s, const void *given)
-{
-    return say(s, &(tandem_say){.struct_bytes = sizeof(tandem_say), .text = "a", .sampling = given});
-}
-
-static tandem_status set_history(tandem_session *s, const void *given)
-{
-    return tell(s, tandem_npc_set_history(npc, given, 1));
-}
-
-static tandem_status fill_language(tandem_session *s, void *out)
-{
-    (void)s;
-    return tandem_language_get_info(language, out);
-}
-static tandem_status fill_news(tandem_session *s, void *out)
-{
-    (void)s;
-    return tandem_npc_poll(npc, out);
-}
-static tandem_status fill_news_later(tandem_session *s, void *out)
-{
-    (void)s;
-    return tandem_npc_wait(npc, WAIT_NS, out);
-}
-static tandem_status fill_reply(tandem_session *s, void *out)
-{
-    (void)s;
-    return tandem_npc_get_reply(npc, 0, out);
-}
-static tandem_status fill_history(uint32_t *count, void *list) { return tandem_npc_get_history(npc, count, list); }
-
-static void make_model(void)
-{
-    static const lf_shape shape = {.layers = 1, .dim = 64, .hidden = 128, .heads = 2, .kv_heads = 1, .head_dim = 32,
-                                   .rotated_channels = 32, .words = 258, .context = 256, .dtype = TANDEM_DTYPE_F16,
-                                   .speaks = true};
-    uint64_t bytes;
-    void *made = lf_make(&shape, NULL, &bytes);
-
-    snprintf(model_path, sizeof model_path, "/tmp/tandem_structs_%d.gguf", (int)getpid());
-    FILE *file = fopen(model_path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(made, 1, bytes, file), bytes);
-    assert_int_equal(fclose(file), 0);
-    free(made);
-}
-
-static void test_characters(void **state)
-{
-    make_model();
-    const tandem_language_desc desc = {.struct_bytes = sizeof desc, .path = model_path};
-    const tandem_npc_desc npc_desc = {.struct_bytes = sizeof npc_desc};
-    const tandem_say said = {.struct_bytes = sizeof said, .text = "a"};
-    const tandem_sampling sampling = {.struct_bytes = sizeof sampling};
-    const tandem_turn turn = {.struct_bytes = sizeof turn, .role = TANDEM_ROLE_USER, .text = "a"};
-    tandem_npc_news news = {.struct_bytes = sizeof news};
-    tandem_session *s = open_session(NULL);
-
-    (void)state;
-    assert_int_equal(tandem_language_create(s, &desc, &language), TANDEM_OK);
-    assert_int_equal(tandem_npc_create(language, &npc_desc, &npc), TANDEM_OK);
-    longer(s, "desc", &desc, sizeof desc, create_language, TANDEM_OK);
-    longer(s, "desc", &npc_desc, sizeof npc_desc, create_npc, TANDEM_OK);
-    longer(s, "say", &said, sizeof said, say, TANDEM_OK);
-    longer(s, "say.sampling", &sampling, sizeof sampling, say_sampled, TANDEM_OK);
-    longer(s, "turns[0]", &turn, sizeof turn, set_history, TANDEM_OK);
-    shorter(s, &desc, sizeof desc, offsetof(tandem_language_desc, form), create_language, TANDEM_OK);
-    shorter(s, &npc_desc, sizeof npc_desc, 8, create_npc, TANDEM_OK);
-    shorter(s, &said, sizeof said, offsetof(tandem_say, sampling), say, TANDEM_OK);
-    shorter(s, &sampling, sizeof sampling, 8, say_sampled, TANDEM_OK);
-    shorter(s, &turn, sizeof turn, 8, set_history, TANDEM_ERROR_ARG); /* its text is NULL */
-    assert_int_equal(tandem_npc_poll(npc, &news), TANDEM_OK);         /* of what was cancelled */
-    out_of(s, sizeof(tandem_language_info), 8, fill_language, TANDEM_OK);
-    out_of(s, sizeof(tandem_npc_news), 8, fill_news, TANDEM_OK);
-    out_of(s, sizeof(tandem_npc_news), 8, fill_news_later, TANDEM_OK);
-    out_of(s, sizeof(tandem_npc_reply), 8, fill_reply, TANDEM_OK);
-    list_of(sizeof(tandem_turn), fill_history);
-    assert_int_equal(tandem_npc_destroy(&npc), TANDEM_OK);
-    assert_int_equal(tandem_language_destroy(&language), TANDEM_OK);
-    tandem_session_destroy(&s);
-    unlink(model_path);
-}
-
 /* --- Arrays, and what Vulkan is needed for --- */
 
 /* Two images of an array of longer structs come to two places. */
@@ -458,6 +339,6 @@ static void test_vulkan(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_in),     cmocka_unit_test(test_jobs), cmocka_unit_test(test_refused_points),
-    cmocka_unit_test(test_out), cmocka_unit_test(test_characters), cmocka_unit_test(test_vulkan),
+    cmocka_unit_test(test_out), cmocka_unit_test(test_vulkan),
 };
 const test_cases abi_structs_cases = TEST_CASES(cases);
