@@ -30,17 +30,11 @@ static int set_up(void **state)
                                    .dtype = TANDEM_DTYPE_Q4_1,
                                    .speaks = true};
     char here[500], config[600];
-    uint64_t bytes;
-    void *made = lf_make(&shape, NULL, &bytes);
 
     (void)state;
     assert_non_null(getcwd(here, sizeof here));
     snprintf(file_path, sizeof file_path, "%s/daemon_language_%d.gguf", here, (int)getpid());
-    FILE *file = fopen(file_path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(made, 1, bytes, file), bytes);
-    assert_int_equal(fclose(file), 0);
-    free(made);
+    lf_write(file_path, &shape, NULL);
     snprintf(config, sizeof config, "backend = cpu\nmodel_dir = %s\n", here);
     return group_daemon_begin(&daemon_here, "language", config);
 }

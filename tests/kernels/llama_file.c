@@ -291,6 +291,18 @@ void *lf_make(const lf_shape *shape, const lf_change *change, uint64_t *bytes)
     return file;
 }
 
+void lf_write(const char *path, const lf_shape *shape, const lf_change *change)
+{
+    uint64_t bytes;
+    void *made = lf_make(shape, change, &bytes);
+    FILE *file = fopen(path, "wb");
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(made, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+    free(made);
+}
+
 void lf_read(const td_gguf_tensor *tensor, double *to)
 {
     const td_dtype of = td_dtype_of(tensor->dtype);

@@ -32,6 +32,8 @@ typedef struct lf_change {
 
 /* The caller frees it. change: or NULL. */
 void *lf_make(const lf_shape *shape, const lf_change *change, uint64_t *bytes);
+/* The same as a file on the disk. */
+void lf_write(const char *path, const lf_shape *shape, const lf_change *change);
 
 /* Elements of a file's tensor as they are multiplied out. */
 void lf_read(const td_gguf_tensor *tensor, double *to);

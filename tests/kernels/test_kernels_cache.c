@@ -520,6 +520,17 @@ static void test_many_rows(void **state)
     free_cache(&it);
 }
 
+/* Rows at `wild` positions, [planes][rows][dim]: numbers all, and of no position 0. */
+static void check_wild(const float *o, uint32_t planes, const int32_t *wild, uint32_t rows, uint32_t dim)
+{
+    for (uint32_t plane = 0; plane < planes; plane++)
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t c = 0; c < dim; c++, o++) {
+                assert_true(isfinite(*o));
+                assert_true(wild[r] >= 0 || *o == 0);
+            }
+}
+
 /* Positions that nobody should give: nothing outside is read or written, and no positions have no
  * sum. What was left undone of a call that was given up is forgotten by the next append. */
 static void test_wild_positions(void **state)
@@ -534,14 +545,7 @@ static void test_wild_positions(void **state)
     ((td_cache_head *)(void *)it.planes)->tickets[0] = 1;
     fill(&cpu, &it, 699, 700, 1);
     attend(&cpu, &q);
-    for (uint32_t h = 0; h < heads_of(&it.of); h++)
-        for (uint32_t r = 0; r < 10; r++)
-            for (uint32_t c = 0; c < it.of.dim; c++) {
-                const float o = q.o[(h * 10 + r) * it.of.dim + c];
-
-                assert_true(isfinite(o));
-                assert_true(wild[r] >= 0 || o == 0);
-            }
+    check_wild(q.o, heads_of(&it.of), wild, 10, it.of.dim);
     for (uint32_t i = 0; i < TD_CACHE_TICKETS; i++)
         assert_int_equal(((td_cache_head *)(void *)it.planes)->tickets[i], 0);
     free_query(&q);
@@ -643,11 +647,7 @@ static void test_wild_on_gpus(void **state)
         const place gpu = on(module, 132);
 
         attend(&gpu, &q);
-        for (uint32_t h = 0; h < 2 * heads_of(&it.of); h++)
-            for (uint32_t r = 0; r < 10; r++)
-                for (uint32_t c = 0; c < it.of.dim; c++)
-                    assert_true(isfinite(q.o[(h * 10 + r) * it.of.dim + c]) &&
-                                (wild[r] >= 0 || q.o[(h * 10 + r) * it.of.dim + c] == 0));
+        check_wild(q.o, 2 * heads_of(&it.of), wild, 10, it.of.dim);
     }
     it.k[100 * it.of.dim + 3] = 0x7e00;
     fill(&cpu, &it, 64, 128, MOST_ROWS);

@@ -54,15 +54,9 @@ static void must_fail(tandem_status status, tandem_status with, const char *says
 
 static int begin(void **state)
 {
-    uint64_t bytes;
-    void *made = lf_make(&shape, NULL, &bytes);
-
     (void)state;
     snprintf(path, sizeof path, "/tmp/tandem_npc_%d.gguf", (int)getpid());
-    FILE *file = fopen(path, "wb");
-    if (!file || fwrite(made, 1, bytes, file) != bytes || fclose(file))
-        return -1;
-    free(made);
+    lf_write(path, &shape, NULL);
     return tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 1, .rung = TANDEM_RUNG_CPU), &session) ||
            tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path), &language);
 }

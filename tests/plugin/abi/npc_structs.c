@@ -89,16 +89,9 @@ static tandem_session *begin(void)
                                    .rotated_channels = 32, .words = 300, .context = 96, .dtype = TANDEM_DTYPE_F16,
                                    .speaks = true};
     tandem_session *s;
-    uint64_t bytes;
-    void *made = lf_make(&shape, NULL, &bytes);
-    FILE *file;
 
     snprintf(path, sizeof path, "/tmp/tandem_abi_%d.gguf", (int)getpid());
-    file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(made, 1, bytes, file), bytes);
-    assert_int_equal(fclose(file), 0);
-    free(made);
+    lf_write(path, &shape, NULL);
     assert_int_equal(tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 1, .rung = TANDEM_RUNG_CPU), &s),
                      TANDEM_OK);
     assert_int_equal(tell(s, tandem_language_create(s, &TANDEM_INIT(tandem_language_desc, .path = path), &language)), TANDEM_OK);

@@ -28,10 +28,15 @@ static const lf_shape shape = {.layers = 2,
 
 static char path[60];
 
-static const char *write_file(const void *bytes, uint64_t count)
+static const char *name_file(void)
 {
     snprintf(path, sizeof path, "/tmp/tandem_language_%d.gguf", (int)getpid());
-    FILE *file = fopen(path, "wb");
+    return path;
+}
+
+static const char *write_file(const void *bytes, uint64_t count)
+{
+    FILE *file = fopen(name_file(), "wb");
 
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, count, file), count);
@@ -42,11 +47,7 @@ static const char *write_file(const void *bytes, uint64_t count)
 /* A file of a shape, with a change or without (NULL): its path. */
 static const char *language_file(const lf_shape *of, const lf_change *change)
 {
-    uint64_t bytes;
-    void *file = lf_make(of, change, &bytes);
-
-    write_file(file, bytes);
-    free(file);
+    lf_write(name_file(), of, change);
     return path;
 }
 
