@@ -72,7 +72,7 @@ if [ -x "$build/tandem" ]; then
 fi
 library=$(find "$prefix" -name libtandem.so)
 libdir=${library%/*}
-[ -n "$library" ] && [ -e "$libdir/libtandem.so.0" ] && [ -f "$libdir/libtandem.so.0.1.0" ]
+[ -n "$library" ] && [ -e "$libdir/libtandem.so.0" ] && [ -f "$libdir/libtandem.so.0.2.0" ]
 [ -z "$(find "$prefix" -name '*.a')" ]
 # Cubins of five architectures are packed in it: some 6 MB; unpacked they alone were 22.
 cp "$library" "$work/stripped"
@@ -136,7 +136,7 @@ said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/README.md")
     exit 1
 }
 export PKG_CONFIG_PATH="$libdir/pkgconfig"
-[ "$(pkg-config --modversion tandem)" = 0.1.0 ]
+[ "$(pkg-config --modversion tandem)" = 0.2.0 ]
 # shellcheck disable=SC2046
 gcc -std=c17 -Wall -Wextra -Werror "$work/user/user.c" -o "$work/by_pkg_config" $(pkg-config --cflags --libs tandem)
 LD_LIBRARY_PATH=$libdir "$work/by_pkg_config"

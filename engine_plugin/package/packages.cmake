@@ -1,0 +1,99 @@
+# Debian packages of what is built: cpack -G DEB in the build folder. A component is a package:
+#   libtandem0 (library), libtandem-dev (development), tandem-tools (tools), tandemd (daemon)
+# and the source as one archive, which builds without a network: cpack --config CPackSourceConfig.cmake.
+# SPDX-License-Identifier: Apache-2.0
+
+# The date of what is packed, for a changelog that two builds of one commit have alike.
+set(packages_out ${PROJECT_BINARY_DIR}/packages)
+string(TIMESTAMP packages_date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} log -1 --format=%cD
+    OUTPUT_VARIABLE packages_commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE packages_no_git)
+if(packages_no_git EQUAL 0 AND packages_commit)
+    set(packages_date ${packages_commit})
+endif()
+set(packages_maintainer "The Tandem authors <tandem@tandem.invalid>")
+set(packages_libtandem0 library)
+set(packages_libtandem-dev development)
+set(packages_tandem-tools tools)
+set(packages_tandemd daemon)
+find_program(TANDEM_GZIP gzip)
+foreach(package IN ITEMS libtandem0 libtandem-dev tandem-tools tandemd)
+    configure_file(${CMAKE_CURRENT_LIST_DIR}/changelog.in ${packages_out}/${package}/changelog @ONLY)
+    if(TANDEM_GZIP)
+        execute_process(COMMAND ${TANDEM_GZIP} -9nf ${packages_out}/${package}/changelog)
+    endif()
+    # Only packages have these: an installation into a prefix has LICENSE.
+    install(FILES ${packages_out}/${package}/changelog.gz DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package}
+        COMPONENT ${packages_${package}} EXCLUDE_FROM_ALL)
+    install(FILES ${CMAKE_CURRENT_LIST_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package}
+        COMPONENT ${packages_${package}} EXCLUDE_FROM_ALL)
+endforeach()
+td_install_documents(${CMAKE_INSTALL_DATADIR}/doc/libtandem-dev COMPONENT development EXCLUDE_FROM_ALL)
+if(TARGET tandem_tool)
+    install(CODE "
+        if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
+            file(GLOB pages \"\$ENV{DESTDIR}/usr/${CMAKE_INSTALL_MANDIR}/man1/*.1\")
+            execute_process(COMMAND ${TANDEM_GZIP} -9n \${pages} COMMAND_ERROR_IS_FATAL ANY)
+        endif()" COMPONENT tools)
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME tandem)
+set(CPACK_PACKAGE_VENDOR Tandem)
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "CUDA networks for Vulkan engines") # of all; what each is comes below it
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGE_DIRECTORY ${packages_out})
+set(CPACK_SET_DESTDIR ON) # the unit of tandemd names the folder where the program will lie
+set(CPACK_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+# The mode of a folder is not the umask of who packs.
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_COMPONENTS_ALL library development tools daemon)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_MAINTAINER ${packages_maintainer})
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libtandem0)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS tandemd)
+file(WRITE ${packages_out}/triggers "activate-noawait ldconfig\n")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${packages_out}/triggers)
+set(CPACK_COMPONENT_LIBRARY_DESCRIPTION
+"The library. It shares a Vulkan engine's memory and timelines with CUDA, and
+runs quantised attention, networks and language models between the passes of
+a frame. On a machine without such a GPU the same calls compute on the CPU.")
+
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtandem-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libtandem0 (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "libvulkan-dev, pkg-config, tandem-tools")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+"What is needed to build a program with the library: C headers, which C++ takes
+as well, files for pkg-config and CMake, and how to get into an engine.")
+
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME tandem-tools)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS tandemd)
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION
+"The command line tool. It says what a machine can do and why not more, runs
+networks and language models on files, serves a model to programs that know
+OpenAI's interface, and measures speed and accuracy beside those of others.")
+
+set(CPACK_DEBIAN_DAEMON_PACKAGE_NAME tandemd)
+set(CPACK_DEBIAN_DAEMON_PACKAGE_SECTION utils)
+set(CPACK_COMPONENT_DAEMON_DESCRIPTION
+"The daemon. One process of a user computes for all of that user's engines:
+frames before what may wait, within what each may have, and whoever dies takes
+nobody along. It is started by systemctl --user enable --now tandemd.socket.")
+
+set(CPACK_SOURCE_GENERATOR TXZ)
+set(CPACK_SOURCE_PACKAGE_FILE_NAME tandem-${PROJECT_VERSION})
+set(CPACK_SOURCE_IGNORE_FILES "/\\.git/" "/\\.ci/" "/build[^/]*/" "/out[^/]*/" "/__pycache__/" "\\.o$")
+include(CPack)
