@@ -47,11 +47,14 @@ runs_all() {
     return $passed
 }
 
+# Twice as many as there are processors, since a good part of the tests waits for most of its time; but not without end.
+jobs=$((2 * $(nproc)))
+[ "$jobs" -le 16 ] || jobs=16
 result=0
 for tree in build build-asan; do
     td_say "tests of $tree"
     report=$root/$tree/tests.xml
-    ctest --test-dir "$root/$tree" --output-on-failure --no-tests=error -j2 --output-junit "$report" "$@" || result=1
+    ctest --test-dir "$root/$tree" --output-on-failure --no-tests=error -j"$jobs" --output-junit "$report" "$@" || result=1
     [ -z "$strict" ] || runs_all "$report" || result=1
 done
 exit $result

@@ -36,10 +36,11 @@
 #include "kernels/operation.h"
 #include "tandem/vulkan.h"
 #include "tests/interop/vk_util.h"
+#include "tests/limits.h"
 #include "tests/plugin/daemon_util.h"
 
 #define MS 1000000ull
-#define PATIENCE (30000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 enum { MOST_CLIENTS = 16, FLIGHT = 3, ROWS = 64, KEYS = 96, DIM = 64, HEADS = 2 };
 
 /* What conductor and clients share. A client writes its own line, and its next life goes on with it. */

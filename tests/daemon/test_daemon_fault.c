@@ -20,10 +20,11 @@
 
 #include "interop/base.h"
 #include "tandem/tandem.h"
+#include "tests/limits.h"
 #include "tests/plugin/daemon_util.h"
 
 #define MS 1000000ull
-#define PATIENCE (30000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 #define JOB_MS "4000" /* a worker that was not run for so long is ended, too */
 
 static char folder[64], socket_path[96], config_path[96], log_path[96], fault_path[96], program[4096];

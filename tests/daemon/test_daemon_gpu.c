@@ -27,10 +27,11 @@
 #include "interop/base.h"
 #include "tandem/vulkan.h"
 #include "tests/interop/vk_util.h"
+#include "tests/limits.h"
 #include "tests/plugin/daemon_util.h"
 
 #define MS ((uint64_t)1000000)
-#define PATIENCE (30000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 enum { SLOTS = 3, SEEDS = 4, SKIP = 77 };
 
 /* --- An engine --- */

@@ -16,8 +16,9 @@
 
 #include "engine_plugin/daemon/worker_queue.h"
 #include "interop/os/clock.h"
+#include "tests/limits.h"
 
-#define PATIENCE 30000000000ull
+#define PATIENCE LIMITS_PATIENCE_NS
 #define LONG_NS 1000000000ull
 enum { SESSIONS = 3, AT_ONCE = 3 };
 

@@ -23,10 +23,11 @@
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/faults.h"
 #include "tests/interop/vk_util.h"
+#include "tests/limits.h"
 #include "tests/plugin/network_util.h"
 
 #define MS ((uint64_t)1000000)
-#define PATIENCE (10000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 enum { BYTES = 65536 };
 
 static vku vk;

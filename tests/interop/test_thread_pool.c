@@ -27,7 +27,7 @@
 #include "tests/limits.h"
 
 #define MS ((uint64_t)1000000)
-#define PATIENCE (20000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 enum { MOST_TURNS = 100003, MOST_WORKERS = 64 };
 #define MOST_SPIN_NS 50000 /* that idle threads look for more: what the library promises to the programs that it lives in */
 _Static_assert(TD_POOL_SPIN_NS <= MOST_SPIN_NS, "threads spin longer than they may");

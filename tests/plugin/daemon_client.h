@@ -17,10 +17,11 @@
 #include "interop/wire/ring.h"
 #include "kernels/operation.h"
 #include "tandem/tandem.h"
+#include "tests/limits.h"
 #include "tests/plugin/daemon_util.h"
 
 #define MS 1000000ull
-#define PATIENCE (30000 * MS) /* under sanitizers, on a machine that does other things too */
+#define PATIENCE LIMITS_PATIENCE_NS
 
 extern char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
 extern pid_t daemon_pid;

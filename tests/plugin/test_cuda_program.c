@@ -18,9 +18,10 @@
 #include "tandem/plugin.h"
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/faults.h"
+#include "tests/limits.h"
 
 #define MS ((uint64_t)1000000)
-#define PATIENCE (10000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 #define STUCK_NS (20 * MS)
 enum { BYTES = 65536, ORDINAL = 1 };
 

@@ -28,7 +28,7 @@
 #include "tests/plugin/daemon_util.h"
 
 #define MS 1000000ull
-#define PATIENCE (20000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 #define CALL_NS (200 * MS) /* of CPU time, what a call in the child may take */
 enum { ROWS = 512, DIM = 32, VIEW_BYTES = ROWS * DIM * 4 };
 

@@ -22,8 +22,9 @@
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/fake_image.h"
 #include "tests/interop/faults.h"
+#include "tests/limits.h"
 
-#define PATIENCE_NS 10000000000u
+#define PATIENCE_NS LIMITS_PATIENCE_NS
 enum { BYTES = 72 << 20, MOST_ENTRIES = 90 };
 
 typedef enum ground { ON_GRAPHS, ON_WORKER, ON_CPU, GROUNDS } ground;

@@ -26,7 +26,7 @@
 #include "tests/limits.h"
 
 enum { HEADS = 8, ROWS = 128, DIM = 64, VIEW_BYTES = HEADS * ROWS * DIM * 2, THREADS = 2, JOBS = 20, PROCESSES = 12 };
-#define PATIENCE 20000000000u
+#define PATIENCE LIMITS_PATIENCE_NS
 
 typedef struct engine {
     void *library;

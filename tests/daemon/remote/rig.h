@@ -11,10 +11,11 @@
 #include "tandem/vulkan.h"
 #include "tests/cases.h"
 #include "tests/interop/vk_util.h"
+#include "tests/limits.h"
 #include "tests/plugin/daemon_util.h"
 
 #define MS 1000000ull
-#define PATIENCE (20000 * MS)
+#define PATIENCE LIMITS_PATIENCE_NS
 #define SOON (2000 * MS) /* for what should take a millisecond */
 
 extern char folder[64], socket_path[96], config_path[96], log_path[96], model_path[96], program[4096];
