@@ -59,7 +59,7 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
 {
     switch (view) {
-    case X: return TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_BF16);
+    case X: return td_linear_has_codes(l) ? TD_DTYPES_FLOAT & ~TD_DTYPES(TANDEM_DTYPE_F32) : TD_DTYPES_FLOAT;
     case W: return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES_BLOCKS;
     case SCALE: case ROTATION: case STATISTICS: case NEXT_STATISTICS: return TD_DTYPES(TANDEM_DTYPE_F32);
     case Q: case K: return TD_DTYPES(TANDEM_DTYPE_CODES_INT8);
@@ -396,6 +396,9 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.v.dtype is %" PRIu32 " (e4m3 codes), which no attention takes on compute capability %" PRIu32 ".%" PRIu32,
                        l->v.dtype, sm / 10, sm % 10);
+    if (at.is_gpu && l->x.dtype == TANDEM_DTYPE_F32)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "linear.x.dtype is %" PRIu32 " (f32), which CPUs alone multiply; it must be 1 (f16) or 2 (bf16)", l->x.dtype);
     if (at.is_gpu && l->w.dtype == TANDEM_DTYPE_I8 && !is_aligned(&l->w, 8))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.w begins at an address that is %" PRIu64 " modulo 16; weights of i8 must begin at a multiple of 8",

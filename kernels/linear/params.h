@@ -45,7 +45,7 @@ typedef struct td_params_linear {
     int64_t x_stride, residual_stride, y_stride; /* of a row, in elements */
     int64_t w_stride;                            /* in bytes */
     uint32_t rows, ins, outs;                    /* with a gate w has 2 * outs rows, else outs */
-    uint8_t dtype;                               /* tandem_dtype of x: F16 or BF16 */
+    uint8_t dtype;                               /* tandem_dtype of x: F16 or BF16, on a CPU F32, too */
     uint8_t weights;                             /* td_linear_weights */
     uint8_t bias_dtype, residual_dtype, y_dtype; /* F16, BF16 or F32 */
     uint8_t activation, gate;

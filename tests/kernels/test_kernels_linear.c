@@ -70,7 +70,10 @@ static void test_cpu(void **state)
     static const char *const isas[] = {"c", "avx2", "avx512-vnni"};
     (void)state;
     for (uint32_t n = 0; n < 240; n++) {
-        tl_case it = tl_make(shape_of(n), n);
+        tl_shape s = shape_of(n);
+        if (n % 8 == 3)
+            s.dtype = TANDEM_DTYPE_F32;
+        tl_case it = tl_make(s, n);
         if (!td_cpu_isa_force(isas[n / 8 % 3]))
             td_cpu_isa_force("c");
         it.on_cpu = true;
@@ -342,7 +345,7 @@ static void test_refusals(void **state)
     REFUSED(l->statistics.dtype = TANDEM_DTYPE_F32, "linear.statistics.dtype is 3; without codes");
     REFUSED(l->heads = 2, "linear.heads is 2; without codes");
     REFUSED(l->head_dim = 32, "linear.head_dim is 32; without a rotation it must be 0");
-    REFUSED(l->x.dtype = TANDEM_DTYPE_F32, "linear.x.dtype is 3");
+    REFUSED(l->x.dtype = TANDEM_DTYPE_I8, "linear.x.dtype is 8");
     REFUSED(l->w.dtype = TANDEM_DTYPE_BF16, "linear.w.dtype is 2");
     REFUSED(l->w.dtype = TANDEM_DTYPE_Q4_K, "stride_row is 64; it must be a multiple of 256");
     REFUSED((l->w.dtype = TANDEM_DTYPE_Q8_0, l->ins = 48), "channels");
@@ -367,6 +370,22 @@ static void test_refusals(void **state)
     REFUSED(l->bias.dtype = TANDEM_DTYPE_I8, "linear.bias.dtype is 8");
     REFUSED(l->y.stride_row = 7, "linear.y.stride_row is 7");
 #undef REFUSED
+}
+
+/* Which dtypes a GPU multiplies is the plan's to say. */
+static void test_float32_on_gpus(void **state)
+{
+    static const tl_shape shape = {.rows = 4, .ins = 64, .outs = 8, .dtype = TANDEM_DTYPE_F32, .y_dtype = TANDEM_DTYPE_F32};
+    tl_case it = tl_make(shape, 1);
+    td_target target = td_target_for_sm(80);
+    static td_plan plan;
+    char why[300] = "";
+    (void)state;
+    target.twin = true; /* no cubin is asked for */
+    assert_int_equal(td_operation_linear.check(&it.op, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_operation_linear.plan(&it.op, &target, &plan, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "linear.x.dtype is 3 (f32)"));
+    tl_free(&it);
 }
 
 /* Sizes that no grid holds are refused, not cut. */
@@ -394,7 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),      cmocka_unit_test(test_one_row), cmocka_unit_test(test_integers),      cmocka_unit_test(test_parts),
                                        cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_few_forms),
-                                       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};
+                                       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_float32_on_gpus), cmocka_unit_test(test_too_many_blocks)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_every_entry_was_run)};
     const test_cases forms = TEST_CASES(tests), whole = TEST_CASES(last), *const parts[] = {&forms, &kernels_linear_codes_cases, &whole};
     if (!em_open_all(TD_EMU_FOLDER))

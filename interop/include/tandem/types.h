@@ -267,7 +267,7 @@ typedef enum tandem_gate {
  * not finite make NaN of what they are for.
  * UNSUPPORTED on GPUs before compute capability 8.9, where no attention takes codes. */
 typedef struct tandem_linear {
-    tandem_view x;        /* [1, 1, rows, ins], F16 or BF16 */
+    tandem_view x;        /* [1, 1, rows, ins], F16 or BF16; on a CPU, without codes, F32, too: elsewhere it is UNSUPPORTED */
     tandem_view w;        /* [1, 1, outs, ins], with a gate [1, 1, 2 outs, ins]: of x's dtype, I8 (ins, stride_row and
                              offset_bytes multiples of 8), Q8_0, Q4_0, Q4_1, Q4_K or Q6_K */
     tandem_view scale;    /* F32, one for each row of w, of I8 only: [1, 1, 1, outs or 2 outs]; dtype NONE: 1 */

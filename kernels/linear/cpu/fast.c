@@ -71,6 +71,8 @@ static void load_codes(const td_params_linear *p, const unsigned char *w, uint32
     }
     for (uint32_t i = 0; i < count; i += of.elements)
         td_block_decode(dtype, to + i, w + (first + i) / of.elements * of.bytes);
+    if (p->dtype == TANDEM_DTYPE_F32)
+        return;
     td_from_floats(rounded, p->dtype, 0, to, count);
     td_to_floats(to, rounded, p->dtype, 0, count);
 }

@@ -6,7 +6,7 @@
 
 bool td_cpu_linear_in_integers(const td_params_linear *p)
 {
-    return td_cpu_isa_level() >= TD_ISA_AVX2 &&
+    return td_cpu_isa_level() >= TD_ISA_AVX2 && p->dtype != TANDEM_DTYPE_F32 &&
            (p->weights == TD_LINEAR_Q4_0 || p->weights == TD_LINEAR_Q4_1 || p->weights == TD_LINEAR_Q8_0);
 }
 

@@ -34,7 +34,7 @@ static void load_weights(const td_params_linear *p, bool in_integers, const unsi
     }
     for (uint32_t i = 0; i < n; i += of.elements)
         td_block_decode(dtype, to + i, w + (k + i) / of.elements * of.bytes);
-    if (!in_integers) {
+    if (!in_integers && p->dtype != TANDEM_DTYPE_F32) {
         td_from_floats(rounded, p->dtype, 0, to, n);
         td_to_floats(to, rounded, p->dtype, 0, n);
     }
