@@ -18,10 +18,11 @@ static inline const tandem_operands *td_operands_of(const tandem_attention *op)
 /* Its views, in this order. */
 enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_LENGTH, TD_VIEW_BIAS, TD_VIEW_POSITION, TD_VIEW_COUNT };
 
-/* Whether keys have lengths, scores a bias, or rows positions. */
+/* Whether keys have lengths, scores a bias or a cap, or rows positions or windows. */
 static inline bool td_attention_is_masked(const tandem_attention *op)
 {
-    return op->length.dtype != TANDEM_DTYPE_NONE || op->bias.dtype != TANDEM_DTYPE_NONE || op->position.dtype != TANDEM_DTYPE_NONE;
+    return op->length.dtype != TANDEM_DTYPE_NONE || op->bias.dtype != TANDEM_DTYPE_NONE || op->position.dtype != TANDEM_DTYPE_NONE ||
+           op->softcap > 0 || op->window;
 }
 
 /* Where the intermediates of an attention plan lie in its scratch, for tests and for `tandem attend --codes`.

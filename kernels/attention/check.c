@@ -43,22 +43,28 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
     return TANDEM_OK;
 }
 
-/* With lengths, a bias or positions there is one kernel, on operands as they are. */
+/* With lengths, a bias, positions, a window or a cap there is one kernel, on operands as they are. */
 static tandem_status check_masked(const tandem_attention *op, char *why, size_t why_bytes)
 {
+    if (!(op->softcap >= 0 && isfinite(op->softcap)))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.softcap is %f; it must be finite and not negative",
+                       (double)op->softcap);
+    if (op->window && !op->causal && op->position.dtype == TANDEM_DTYPE_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "attention.window is %" PRIu32 "; without causal and position it must be 0", op->window);
     if (!td_attention_is_masked(op))
         return TANDEM_OK;
     if (td_dtype_is_codes(op->q.dtype))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.q.dtype is %" PRIu32 "; with length, bias or position q, k and v cannot be codes", op->q.dtype);
+                       "attention.q.dtype is %" PRIu32 "; with length, bias, position, window or softcap q, k and v cannot be codes", op->q.dtype);
     if (op->position.dtype != TANDEM_DTYPE_NONE && op->causal)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.causal is %" PRIu32 "; with position it must be 0", op->causal);
     if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_F16)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.precision is %" PRIu32 "; with length, bias or position it must be 0 (auto) or 1 (f16)", op->precision);
+                       "attention.precision is %" PRIu32 "; with length, bias, position, window or softcap it must be 0 (auto) or 1 (f16)", op->precision);
     if (op->smooth > TANDEM_SMOOTH_NONE)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.smooth is %" PRIu32 "; with length, bias or position it must be 0 or 1", op->smooth);
+                       "attention.smooth is %" PRIu32 "; with length, bias, position, window or softcap it must be 0 or 1", op->smooth);
     return TANDEM_OK;
 }
 

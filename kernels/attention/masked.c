@@ -39,7 +39,7 @@ static const td_kernel *kernel_of(const td_planning *p, bool few, char *why, siz
     for (int i = 0; i < 3; i++)
         if (views[i].dtype == TANDEM_DTYPE_F32 || views[i].dtype != op->q.dtype) {
             td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                    "attention.%s.dtype is %" PRIu32 "; with length, bias or position, on a GPU, q, k and v must all be 1 (f16) or all 2 (bf16)",
+                    "attention.%s.dtype is %" PRIu32 "; with length, bias, position, window or softcap, on a GPU, q, k and v must all be 1 (f16) or all 2 (bf16)",
                     views[i].name, views[i].dtype);
             return NULL;
         }
@@ -66,7 +66,9 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
                                                .scale = p->scale,
                                                .bias_dtype = op->bias.dtype,
                                                .keys = p->seen_keys,
-                                               .causal = op->causal};
+                                               .causal = op->causal,
+                                               .window = op->window,
+                                               .softcap = op->softcap * TD_LOG2_E};
     const uint32_t rows = few ? TD_FEW_ROWS : TD_MASKED_ROWS;
     td_builder *at = &p->at;
     td_record *record = td_build_record(at, kernel, p->q.planes * (((uint64_t)op->q_len + rows - 1) / rows), &params, sizeof params);

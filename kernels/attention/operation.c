@@ -26,6 +26,8 @@ AT(reserved, 284);
 AT(length, 288);
 AT(bias, 336);
 AT(position, 384);
+AT(softcap, 432);
+AT(window, 436);
 
 static void shape(const tandem_operands *operands, uint32_t view, uint32_t shape[4])
 {
@@ -78,8 +80,8 @@ const td_operation td_operation_attention = {
     .layout = {.name = "attention",
                .number = TANDEM_OPERATION_ATTENTION,
                .bytes = sizeof(tandem_attention),
-               .version = 2,
-               .older = (const uint32_t[]){offsetof(tandem_attention, length)},
+               .version = 3,
+               .older = (const uint32_t[]){offsetof(tandem_attention, length), offsetof(tandem_attention, softcap)},
                .view_count = TD_VIEW_COUNT,
                .views = {[TD_VIEW_Q] = VIEW(q, false, false),
                          [TD_VIEW_K] = VIEW(k, false, false),
@@ -92,7 +94,7 @@ const td_operation td_operation_attention = {
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(heads), NUMBER(kv_heads), NUMBER(q_len), NUMBER(kv_len),
                NUMBER(head_dim), FLOAT(scale), NUMBER(causal), NUMBER(precision), NUMBER(smooth),
-               NUMBER(granularity)},
+               NUMBER(granularity), FLOAT(softcap), NUMBER(window)},
     .precision_at = offsetof(tandem_attention, precision),
     .labels = {"tandem attention", "tandem attention f16", "tandem attention 8b", "tandem attention 4b"},
     .check = check,

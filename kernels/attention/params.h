@@ -361,6 +361,8 @@ typedef struct td_params_attention_masked {
     uint32_t bias_dtype; /* F16, BF16 or F32 */
     uint32_t keys;       /* that the last row may attend to */
     uint32_t causal;
+    uint32_t window; /* keys that a row attends to at most, its own the last; 0: all */
+    float softcap;   /* of scores in base 2; 0: none */
 } td_params_attention_masked;
 
 /* Kernel `attn_f16_wgmma` (sm_90a): attention on fp16 or bf16 tensors as they lie in memory, q, k and v of one of these

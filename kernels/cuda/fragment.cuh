@@ -45,4 +45,12 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int q)
             }
 }
 
+/* cap * tanh(x / cap) of a score in base 2. */
+__device__ __forceinline__ float capped(float x, float cap)
+{
+    const float e = ex2(__fmul_rn(__fdiv_rn(-2.0f * TD_LOG2_E, cap), fabsf(x)));
+
+    return copysignf(__fmul_rn(cap, __fdiv_rn(__fsub_rn(1.0f, e), __fadd_rn(1.0f, e))), x);
+}
+
 } // namespace td

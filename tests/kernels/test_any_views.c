@@ -131,6 +131,8 @@ static void random_attention(tandem_operands *operands, double left)
     if (one_in(4)) {
         op->length.dtype = one_in(2) ? TANDEM_DTYPE_I32 : TANDEM_DTYPE_NONE;
         op->bias.dtype = one_in(2) ? random_float_dtype() : TANDEM_DTYPE_NONE;
+        op->window = op->causal && one_in(2) ? 1 + below(1u << 20) : 0;
+        op->softcap = one_in(2) ? 30 : 0;
         op->precision = op->smooth = 0;
     } else if (one_in(8)) {
         op->q.dtype = op->k.dtype = TANDEM_DTYPE_CODES_INT8;

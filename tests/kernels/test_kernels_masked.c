@@ -1,4 +1,4 @@
-/* Attention with lengths of keys, a bias and positions of rows, against float64: on the CPU in each instruction set, and the CUDA kernels on the
+/* Attention with lengths of keys, a bias, a cap, positions of rows and windows, against float64: on the CPU in each instruction set, and the CUDA kernels on the
  * emulator; in parts with the bits of the whole.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -59,7 +59,8 @@ static tu_tensor make_positions(const shape *s, tu_tensor *k, tu_tensor *v, uint
     return position;
 }
 
-/* Keys that do not count are NaN. n % 3: a length, a bias, both; n / 3 % 3: a causal mask, or positions. */
+/* Keys that do not count are NaN. n % 3: a length, a bias, both; n / 3 % 3: a causal mask, or positions; some with a window, some with a
+ * cap. */
 static ku_case make(shape s, uint32_t n)
 {
     const double lengths[] = {s.kv_len, (s.kv_len + 1) / 2, 0, -3, 1, INT32_MAX};
@@ -90,6 +91,9 @@ static ku_case make(shape s, uint32_t n)
         it.op.attention.bias.stride_head *= !one_head;
         it.op.attention.bias.stride_row *= !one_row;
     }
+    it.op.attention.softcap = n % 4 == 1 ? 1.5f : 0;
+    if (n / 3 % 3 && n % 5 < 2)
+        it.op.attention.window = n % 10 == 5 ? UINT32_MAX : 1 + 29 * n % 70;
     if (n / 3 % 3 == 2)
         ku_put(&it, TD_VIEW_POSITION, make_positions(&s, &k, &v, n));
     ku_put(&it, TD_VIEW_Q, q);
@@ -114,11 +118,15 @@ static bool score_of(const ku_case *it, uint32_t b, uint32_t h, uint32_t r, uint
         return false;
     if (position->data && j > tu_get(position, b, 0, r, 0))
         return false;
+    const int64_t own = position->data ? (int64_t)tu_get(position, b, 0, r, 0) : (int64_t)r + op->kv_len - op->q_len;
+    if (op->window && (int64_t)j <= own - op->window)
+        return false;
     if (bias->data)
         more = tu_get(bias, b, h % bias->heads, r % bias->rows, j);
     for (uint32_t c = 0; c < op->head_dim; c++)
         sum += tu_get(&it->tensors[TD_VIEW_Q], b, h, r, c) * tu_get(&it->tensors[TD_VIEW_K], b, h / (op->heads / op->kv_heads), j, c);
-    *score = sum * (op->scale != 0 ? (double)op->scale : 1 / sqrt(op->head_dim)) + more;
+    sum *= op->scale != 0 ? (double)op->scale : 1 / sqrt(op->head_dim);
+    *score = (op->softcap > 0 ? (double)op->softcap * tanh(sum / (double)op->softcap) : sum) + more;
     return more != -INFINITY;
 }
 
@@ -298,17 +306,22 @@ static void test_refusals(void **state)
     } while (0)
     REFUSES(TANDEM_ERROR_ARG, "attention.length.dtype is 3; it must be 6 (i32)", a->length.dtype = TANDEM_DTYPE_F32);
     REFUSES(TANDEM_ERROR_ARG, "attention.bias.dtype is 6", a->bias.dtype = TANDEM_DTYPE_I32);
-    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.precision is 2; with length, bias or position", a->precision = TANDEM_PRECISION_8B);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.precision is 2; with length, bias, position, window or softcap", a->precision = TANDEM_PRECISION_8B);
     REFUSES(TANDEM_ERROR_ARG, "attention.position.dtype is 3; it must be 6 (i32)", a->position.dtype = TANDEM_DTYPE_F32);
     REFUSES(TANDEM_ERROR_ARG, "attention.causal is 1; with position it must be 0", a->position.dtype = TANDEM_DTYPE_I32,
             a->position.stride_batch = 70, a->position.stride_row = 1);
-    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length, bias or position", a->smooth = TANDEM_SMOOTH_K);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length, bias, position, window or softcap", a->smooth = TANDEM_SMOOTH_K);
+    REFUSES(TANDEM_ERROR_ARG, "attention.softcap is -1.0", a->softcap = -1);
+    REFUSES(TANDEM_ERROR_ARG, "attention.softcap is inf", a->softcap = INFINITY);
+    REFUSES(TANDEM_ERROR_ARG, "attention.window is 7; without causal and position it must be 0", a->window = 7, a->causal = 0);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.precision is 2; with length", a->softcap = 2, a->length.dtype = a->bias.dtype = 0,
+            a->precision = TANDEM_PRECISION_8B);
     it.op.attention.k.dtype = TANDEM_DTYPE_BF16;
     assert_int_equal(td_operation_attention.check(&it.op, why, sizeof why), TANDEM_OK);
     td_target target = td_target_for_sm(90);
     target.twin = true;
     assert_int_equal(td_operation_attention.plan(&it.op, &target, &plan, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "attention.k.dtype is 2; with length, bias or position, on a GPU, q, k and v must all be 1 (f16) or all 2"));
+    assert_non_null(strstr(why, "attention.k.dtype is 2; with length, bias, position, window or softcap, on a GPU, q, k and v must all be 1 (f16) or all 2"));
     td_plan_free(&plan);
     ku_free(&it);
 }

@@ -157,6 +157,8 @@ typedef enum tandem_granularity {
  * position: row i attends to keys 0 to position[i] alone, as if it were key position[i] of a longer sequence; below 0 to none, from
  * kv_len on to all. So rows whose keys a cache has, with others before and behind them, see what is before them. causal is 0 then.
  * With any of these precision is AUTO or F16 and smooth DEFAULT or NONE, else it is UNSUPPORTED, as codes are; on a GPU q, k and v
+ * window: with causal or position a row attends only to the last `window` keys up to its own: to key j if j > its own - window.
+ * softcap: scale * Q K^T becomes softcap * tanh(scale * Q K^T / softcap), before a bias is added.
  * must all be F16, or all BF16.
  * A NaN or Inf in a row of Q makes that row of O NaN; one in a row of K or V makes NaN those rows of O that
  * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
@@ -176,6 +178,8 @@ typedef struct tandem_attention {
     tandem_view bias;   /* [batch, heads, q_len, kv_len], F16, BF16 or F32, repeated where a stride is 0; dtype NONE: none is added */
     tandem_view position; /* I32, [batch, 1, q_len, 1]: dense ones have stride_row 1; dtype NONE: as `causal` says */
 } tandem_attention;
+    float softcap;        /* 0: none */
+    uint32_t window;      /* keys; 0: all */
 
 /* Q, K and V that are quantised already, as a projection's epilogue can write them: attention without its prologue.
  * All three of them, or none; precision AUTO or 8B, smooth DEFAULT or NONE, lse not wanted. Rows are padded to

@@ -31,6 +31,13 @@ TD_INLINE float exp2_c(float x)
     return td_float(td_bits(y) + (td_bits(shifted) << 23));
 }
 
+/* cap * tanh(x / cap), within 3e-7 of cap. */
+TD_INLINE float capped_c(float x, float cap)
+{
+    const float e = exp2_c(-2 * TD_LOG2_E / cap * fabsf(x));
+    return copysignf(cap * ((1 - e) / (1 + e)), x);
+}
+
 /* Float versions of everything: the portable path, and whatever another path does not do better. */
 TD_INLINE void pack_q_float(const job *at)
 {
@@ -100,6 +107,8 @@ TD_INLINE void softmax_row_float(const job *at, uint32_t row, uint32_t slot, int
     const float q_scale = local->q_scale[row];
     for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
         s[j] *= q_scale * local->k_scale[j];
+    for (uint32_t j = 0; j < TD_TILE_KEYS && at->cap > 0; j++)
+        s[j] = capped_c(s[j], at->cap);
     if (at->delta)
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
             s[j] += at->delta[slot * at->delta_stride + j];
@@ -425,6 +434,14 @@ TD_TARGET_AVX512 TD_INLINE __m512 round_e4m3_avx512(__m512 x)
     return _mm512_sub_ps(_mm512_add_ps(x, magic), magic);
 }
 
+TD_TARGET_AVX512 TD_INLINE __m512 capped_avx512(__m512 x, float cap)
+{
+    const __m512 one = _mm512_set1_ps(1), sign = _mm512_set1_ps(-0.0f);
+    const __m512 e = exp2_avx512(_mm512_mul_ps(_mm512_set1_ps(-2 * TD_LOG2_E / cap), _mm512_andnot_ps(sign, x)));
+    const __m512 part = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
+    return _mm512_or_ps(_mm512_mul_ps(_mm512_set1_ps(cap), part), _mm512_and_ps(sign, x));
+}
+
 /* One row's 64 dot products in s[0..3] become P. */
 TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, uint32_t slot, int32_t limit, __m512 *s)
 {
@@ -432,6 +449,8 @@ TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, 
     const __m512 q_scale = _mm512_set1_ps(local->q_scale[row]), lowest = _mm512_set1_ps(-INFINITY);
     for (int i = 0; i < 4; i++) {
         s[i] = _mm512_mul_ps(s[i], _mm512_mul_ps(q_scale, _mm512_loadu_ps(local->k_scale + 16 * i)));
+        if (at->cap > 0)
+            s[i] = capped_avx512(s[i], at->cap);
         if (at->delta)
             s[i] = _mm512_add_ps(s[i], _mm512_loadu_ps(at->delta + slot * at->delta_stride + 16 * i));
         if (at->delta_stride) {

@@ -16,6 +16,7 @@ typedef struct td_fast_job {
     const float *delta;             /* added to scores, in base 2; or NULL */
     uint32_t delta_stride;          /* each of four rows has its own, and attends to no key where that is -inf; 0: all have one */
     bool is_8b;
+    float cap;                      /* above 0: scores s, in base 2, become cap * tanh(s / cap), before delta is added */
 } td_fast_job;
 
 /* What an instruction set does for a tile; `row` counts within the block, four rows at a time, of which each attends to the first

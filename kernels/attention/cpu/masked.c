@@ -166,7 +166,7 @@ static void load_bias(const plane *of, uint32_t key, uint32_t row, float bias[4]
     const td_params_attention_masked *p = of->p;
     const uint32_t count = of->keys - key < TD_TILE_KEYS ? (uint32_t)(of->keys - key) : TD_TILE_KEYS;
     memset(bias, 0, 4 * sizeof *bias);
-    for (uint32_t i = 0; i < 4 && row + i < of->count; i++) {
+    for (uint32_t i = 0; i < 4 && row + i < of->count && p->bias; i++) {
         td_to_floats(bias[i], p->bias, p->bias_dtype, td_row_at(&p->bias_at, of->batch, of->head, of->first + row + i) + key, count);
         for (uint32_t j = 0; j < count; j++)
             bias[i][j] *= TD_LOG2_E;
@@ -183,6 +183,28 @@ static int64_t reach_of(const plane *of, uint32_t row)
     else if (p->causal)
         reach = (int64_t)of->first + row + p->keys - p->q.rows + 1;
     return reach < of->keys ? reach : of->keys;
+}
+
+/* The first key that it attends to: where the window of its own key begins, which may be behind the last. */
+static int64_t first_of(const plane *of, uint32_t row)
+{
+    const td_params_attention_masked *p = of->p;
+    int64_t own = (int64_t)of->first + row + p->keys - p->q.rows;
+    if (!p->window || row >= of->count)
+        return 0;
+    if (p->position)
+        own = p->position[td_row_at(&p->position_at, of->batch, 0, of->first + row)];
+    return own - p->window + 1;
+}
+
+/* Keys of a tile before a row's window are as those with a bias of -inf. */
+static void hide_keys(const plane *of, uint32_t key, uint32_t row, float bias[4][TD_TILE_KEYS])
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        const int64_t before = first_of(of, row + i) - key;
+        for (uint32_t j = 0; j < TD_TILE_KEYS && (int64_t)j < before; j++)
+            bias[i][j] = -INFINITY;
+    }
 }
 
 /* And of a tile's. */
@@ -220,17 +242,21 @@ void td_fast_attn_masked(const void *params, const td_block *block)
     of.count = p->q.rows - of.first < TD_MASKED_ROWS ? p->q.rows - of.first : TD_MASKED_ROWS;
     float bias[4][TD_TILE_KEYS];
     td_fast_job at = {.local = block->local, .rows = (of.count + 3) & ~3u, .d_pad = (p->q.dim + 31) / 32 * 32};
-    if (p->bias)
+    if (p->bias || p->window)
         at.delta = bias[0], at.delta_stride = TD_TILE_KEYS;
+    at.cap = p->softcap;
     pack_q(&of, &at);
     memset(at.local->o, 0, (size_t)at.rows * at.d_pad * sizeof *at.local->o);
     memset(at.local->l, 0, at.rows * sizeof at.local->l[0]);
     for (uint32_t r = 0; r < at.rows; r++)
         at.local->m[r] = -INFINITY;
-    int64_t end = 0;
-    for (uint32_t row = 0; row < of.count; row++)
+    int64_t begin = of.keys, end = 0;
+    for (uint32_t row = 0; row < of.count; row++) {
+        begin = first_of(&of, row) < begin ? first_of(&of, row) : begin;
         end = reach_of(&of, row) > end ? reach_of(&of, row) : end;
-    for (at.key = 0; (int64_t)at.key < end; at.key += TD_TILE_KEYS) {
+    }
+    begin = begin < 0 ? 0 : begin / TD_TILE_KEYS * TD_TILE_KEYS;
+    for (at.key = (uint32_t)begin; (int64_t)at.key < end; at.key += TD_TILE_KEYS) {
         pack_kv(&of, &at);
         for (uint32_t row = 0; row < at.rows; row += 4) {
             int32_t limit[4], some = 0;
@@ -240,8 +266,10 @@ void td_fast_attn_masked(const void *params, const td_block *block)
                 some |= limit[i] = limit_of(&of, at.key, row + i);
             if (!some)
                 continue;
-            if (p->bias)
+            if (p->bias || p->window)
                 load_bias(&of, at.key, row, bias);
+            if (p->window)
+                hide_keys(&of, at.key, row, bias);
             ops->rows(&at, row, limit);
         }
     }

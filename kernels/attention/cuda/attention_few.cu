@@ -118,6 +118,18 @@ template <class E, int Dim> struct Few {
         return p.causal ? min(count, row + int(p.keys) - int(p.q.rows) + 1) : count;
     }
 
+    /* The first key that a row attends to: where the window of its own key begins, which may be behind the last. */
+    __device__ __forceinline__ int first_of(int row) const
+    {
+        int64_t own = int64_t(row) + p.keys - p.q.rows;
+
+        if (!p.window || row >= int(p.q.rows))
+            return 0;
+        if (p.position)
+            own = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
+        return int(max(own - p.window + 1, int64_t(0)));
+    }
+
     template <class B> __device__ __forceinline__ void add_bias(float (&s)[tiles][4], int key0, const int (&reach)[2]) const
     {
 #pragma unroll
@@ -133,6 +145,15 @@ template <class E, int Dim> struct Few {
         }
     }
 
+    /* Before the windows of rows there is none. */
+    __device__ __forceinline__ void hide(float (&s)[tiles][4], int key0, const int (&first)[2]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4 * tiles; i++)
+            if (key0 + i / 4 * 8 + 2 * q + i % 2 < first[i % 4 / 2])
+                s[i / 4][i % 4] = -CUDART_INF_F;
+    }
+
     /* From dot products to scores in base 2; -inf where a row does not attend to a key. */
     __device__ __forceinline__ void score(float (&s)[tiles][4], int key0, const int (&reach)[2]) const
     {
@@ -144,6 +165,10 @@ template <class E, int Dim> struct Few {
 
             x = __fmul_rn(__fmaf_rn(x, 0.0f, x), c);
         }
+        if (p.softcap > 0)
+#pragma unroll
+            for (int i = 0; i < 4 * tiles; i++)
+                s[i / 4][i % 4] = capped(s[i / 4][i % 4], p.softcap);
         if (p.bias) {
             if (p.bias_dtype == TANDEM_DTYPE_F32)
                 add_bias<float>(s, key0, reach);
@@ -193,7 +218,8 @@ template <class E, int Dim> struct Few {
         const uint32_t kv_head = head / (p.q.heads / p.k.heads);
         const uint16_t *const k_plane = plane_of(p.k, kv_head), *const v_plane = plane_of(p.v, kv_head);
         const uint16_t *const q_row = plane_of(p.q, head) + (row0 + g) * p.q.stride_row;
-        int count = all; /* that some row of the block attends to */
+        const int first[2] = {first_of(row0 + g), first_of(row0 + g + 8)};
+        int count = all, begin = 0; /* that some row of the block attends to */
         uint32_t rows_of_q[2][groups][4];
         float o[groups][4][4], m[2] = {-CUDART_INF_F, -CUDART_INF_F}, l[2] = {0.0f, 0.0f};
 
@@ -203,13 +229,20 @@ template <class E, int Dim> struct Few {
             for (int apart = 4; apart < 32; apart *= 2)
                 count = max(count, __shfl_xor_sync(~0u, count, apart));
         }
+        if (p.window) {
+            begin = min(row0 + g < int(p.q.rows) ? first[0] : count, row0 + g + 8 < int(p.q.rows) ? first[1] : count);
+#pragma unroll
+            for (int apart = 4; apart < 32; apart *= 2)
+                begin = min(begin, __shfl_xor_sync(~0u, begin, apart));
+            begin = begin / (warps * keys) * (warps * keys);
+        }
         load(rows_of_q[0], q_row, row0 + g < int(p.q.rows));
         load(rows_of_q[1], q_row + 8 * p.q.stride_row, row0 + g + 8 < int(p.q.rows));
 #pragma unroll
         for (int i = 0; i < 16 * groups; i++)
             o[i / 16][i / 4 % 4][i % 4] = 0.0f;
 #pragma unroll 1
-        for (int key0 = warp * keys; key0 < count; key0 += warps * keys) {
+        for (int key0 = begin + warp * keys; key0 < count; key0 += warps * keys) {
             uint32_t k[tiles][groups][4], v[tiles][groups][4], odd = 0;
             float s[tiles][4], alpha[2];
 
@@ -237,8 +270,10 @@ template <class E, int Dim> struct Few {
             if (__any_sync(~0u, odd != 0))
                 mend(v, s, q);
             score(s, key0, reach);
+            if (p.window)
+                hide(s, key0, first);
             soften(s, m, l, alpha);
-            if (key0 >= warps * keys)
+            if (key0 >= begin + warps * keys)
 #pragma unroll
                 for (int i = 0; i < 16 * groups; i++)
                     o[i / 16][i / 4 % 4][i % 4] = __fmul_rn(o[i / 16][i / 4 % 4][i % 4], alpha[i % 4 / 2]);

@@ -68,6 +68,7 @@ template <class E, int Dim> struct Masked {
     int64_t batch, head, kv_head;
     int row0;  /* of the block */
     int keys;  /* that count, and that some row of the block attends to */
+    int begin; /* the first of them */
     const uint16_t *k, *v;
 
     __device__ __forceinline__ explicit Masked(const td_params_attention_masked &params) : p(params)
@@ -84,6 +85,7 @@ template <class E, int Dim> struct Masked {
             keys = max(0, reach_of(min(row0 + T::rows, int(p.q.rows)) - 1));
         if (p.position)
             keys = farthest();
+        begin = p.window ? nearest() : 0;
         k = static_cast<const uint16_t *>(p.k.data) + batch * p.k.stride_batch + kv_head * p.k.stride_head;
         v = static_cast<const uint16_t *>(p.v.data) + batch * p.v.stride_batch + kv_head * p.v.stride_head;
     }
@@ -97,6 +99,31 @@ template <class E, int Dim> struct Masked {
             return position < keys ? position + 1 : keys;
         }
         return p.causal ? min(keys, row + int(p.keys) - int(p.q.rows) + 1) : keys;
+    }
+
+    /* The first key that a row attends to: where the window of its own key begins, which may be behind the last. */
+    __device__ __forceinline__ int first_of(int row) const
+    {
+        int64_t own = int64_t(row) + p.keys - p.q.rows;
+
+        if (!p.window || row >= int(p.q.rows))
+            return 0;
+        if (p.position)
+            own = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
+        return int(max(own - p.window + 1, int64_t(0)));
+    }
+
+    /* The least of the block's. */
+    __device__ __forceinline__ int nearest() const
+    {
+        int least = keys;
+
+        for (int row = row0 + tid_x() % 32; row < min(row0 + T::rows, int(p.q.rows)); row += 32)
+            least = min(least, first_of(row));
+#pragma unroll
+        for (int apart = 16; apart; apart /= 2)
+            least = min(least, __shfl_xor_sync(~0u, least, apart));
+        return least;
     }
 
     /* The most that a row of the block attends to; each warp looks at all of them. */
@@ -164,9 +191,9 @@ template <class E, int Dim> struct Masked {
         return wide ? *reinterpret_cast<const uint32_t *>(at) : at[0] | uint32_t(at[1]) << 16;
     }
 
-    /* In base 2, from dot products: scaled, biased; -inf where a row does not attend to a key. */
+    /* In base 2, from dot products: scaled, capped, biased; -inf where a row does not attend to a key. */
     __device__ __forceinline__ void score(float (&s)[tiles][4], const typename T::Stage &now, int step, int warp_row,
-                                          const int (&reach)[2]) const
+                                          const int (&first)[2], const int (&reach)[2]) const
     {
         const int lane = tid_x() % 32;
         const float c = __fmul_rn(p.scale, TD_LOG2_E);
@@ -177,9 +204,11 @@ template <class E, int Dim> struct Masked {
             const int key = step * T::keys + in_step, end = reach[i % 4 / 2];
             float &x = s[i / 4][i % 4];
 
-            if (x == -CUDART_INF_F || now.bad[in_step] == step) /* something in Q, K or V is not finite */
+            if (fabsf(x) == CUDART_INF_F || now.bad[in_step] == step) /* something in Q, K or V is not finite */
                 x = CUDART_NAN_F;
             x = __fmul_rn(x, c);
+            if (p.softcap > 0)
+                x = capped(x, p.softcap);
             if (p.bias && row < int(p.q.rows) && key < end) {
                 const int64_t at = row_at(p.bias_at, batch, head, row) + key;
                 const float bias = p.bias_dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(p.bias)[at]
@@ -188,7 +217,7 @@ template <class E, int Dim> struct Masked {
 
                 x = bias == -CUDART_INF_F ? bias : __fadd_rn(x, __fmul_rn(bias, TD_LOG2_E));
             }
-            if (key >= end)
+            if (key >= end || key < first[i % 4 / 2])
                 x = -CUDART_INF_F;
         }
     }
@@ -222,6 +251,8 @@ template <class E, int Dim> struct Masked {
         const int lane = tid_x() % 32, warp_row = row0 + tid_x() / 32 * 16, steps = (keys + T::keys - 1) / T::keys;
         const bool wide_q = masked_wide(p.q), wide_k = masked_wide(p.k), wide_v = masked_wide(p.v);
         const int reach[2] = {reach_of(warp_row + fragment_row(lane, 0)), reach_of(warp_row + fragment_row(lane, 2))};
+        const int first[2] = {first_of(warp_row + fragment_row(lane, 0)), first_of(warp_row + fragment_row(lane, 2))};
+        const int from = begin / T::keys;
         uint32_t q[Dim / 16][4];
         float o[Dim / 8][4];
         Softmax softmax;
@@ -229,8 +260,8 @@ template <class E, int Dim> struct Masked {
         for (int i = tid_x(); i < 2 * T::keys; i += int(TD_BLOCK_THREADS))
             shared.stage[i / T::keys].bad[i % T::keys] = -1;
         __syncthreads();
-        if (steps > 0)
-            fetch(shared.stage[0], 0, wide_k, wide_v);
+        if (steps > from)
+            fetch(shared.stage[from % 2], from, wide_k, wide_v);
 #pragma unroll
         for (int step = 0; step < Dim / 16; step++)
 #pragma unroll
@@ -242,7 +273,7 @@ template <class E, int Dim> struct Masked {
             o[i / 4][i % 4] = 0.0f;
 
 #pragma unroll 1
-        for (int step = 0; step < steps; step++) {
+        for (int step = from; step < steps; step++) {
             typename T::Stage &now = shared.stage[step % 2];
             float s[tiles][4], alpha[2];
 
@@ -265,7 +296,7 @@ template <class E, int Dim> struct Masked {
                     masked_mma<E>(s[j], q[part], b[0], b[1]);
                     masked_mma<E>(s[j + 1], q[part], b[2], b[3]);
                 }
-            score(s, now, step, warp_row, reach);
+            score(s, now, step, warp_row, first, reach);
             softmax.step(s, alpha);
 #pragma unroll
             for (int i = 0; i < Dim / 2; i++)
