@@ -69,6 +69,21 @@ TD_INLINE float mean_of_row(const row *of, bool squares, float mean)
     return mean_of(of->p, sums);
 }
 
+/* `count` channels from c on, both even where some of them turn. */
+TD_INLINE void rotate(const row *of, uint32_t c, uint32_t count, float *y)
+{
+    const td_params_norm *p = of->p;
+    if (!p->rotation || c >= p->rotated_channels)
+        return;
+    const int64_t asked = p->position[td_row_at(&p->position_at, of->batch, 0, of->row)], last = (int64_t)p->positions - 1;
+    const float *turn = p->rotation + (asked < 0 ? 0 : asked > last ? last : asked) * p->rotation_stride + c;
+    for (uint32_t i = 0; i < count && c + i < p->rotated_channels; i += 2) {
+        const float a = y[i], b = y[i + 1];
+        y[i] = a * turn[i] - b * turn[i + 1];
+        y[i + 1] = a * turn[i + 1] + b * turn[i];
+    }
+}
+
 TD_INLINE void norm_body(const void *params, const td_block *at)
 {
     const td_params_norm *p = params;
@@ -91,6 +106,7 @@ TD_INLINE void norm_body(const void *params, const td_block *at)
                 td_to_floats(weight, p->bias, p->bias_dtype, c, count);
             for (uint32_t i = 0; i < count && p->bias; i++)
                 y[i] += weight[i];
+            rotate(&of, c, count, y);
             td_from_floats(p->y, p->y_dtype, place(&of, &p->y_at, c), y, count);
         }
     }

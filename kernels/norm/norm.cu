@@ -55,6 +55,23 @@ struct NormRow {
         }
     }
 
+    /* Turns what are pairs among eight neighbours, from channel c on. */
+    __device__ __forceinline__ void rotate(float (&y)[8], uint32_t c) const
+    {
+        if (!p.rotation || c >= p.rotated_channels)
+            return;
+        const int64_t asked = p.position[row_at(p.position_at, batch, 0, row)], last = int64_t(p.positions) - 1;
+        const float *turn = p.rotation + min(max(asked, int64_t(0)), last) * p.rotation_stride + c;
+
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            const float a = y[i], b = y[i + 1];
+
+            y[i] = __fsub_rn(__fmul_rn(a, turn[i]), __fmul_rn(b, turn[i + 1]));
+            y[i + 1] = __fadd_rn(__fmul_rn(a, turn[i + 1]), __fmul_rn(b, turn[i]));
+        }
+    }
+
     /* The mean, over the row, of what each thread has eight sums of. */
     __device__ __forceinline__ float mean(const float (&s)[8], float (&warps)[TD_NORM_THREADS / 32]) const
     {
@@ -273,6 +290,7 @@ extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 2) norm_rows(const
             if (p.bias)
                 y[i] = __fadd_rn(y[i], bias[i]);
         }
+        row.rotate(y, c);
         td::store_some(p.y, p.y_dtype, row.at(p.y_at, c), count, y);
     });
 }

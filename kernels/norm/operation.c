@@ -11,7 +11,7 @@
 #include "kernels/norm/norm.h"
 #include "kernels/norm/params.h"
 
-enum { X, RESIDUAL, WEIGHT, BIAS, Y, SUM, VIEWS };
+enum { X, RESIDUAL, WEIGHT, BIAS, Y, SUM, ROTATION, POSITION, VIEWS };
 #define AT(member) offsetof(td_params_norm, member)
 
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
@@ -21,6 +21,39 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     shape[1] = of_channels ? 1 : op->norm.heads;
     shape[2] = of_channels ? 1 : op->norm.rows;
     shape[3] = op->norm.channels;
+    if (view == ROTATION)
+        shape[0] = shape[1] = 1, shape[2] = op->norm.positions, shape[3] = op->norm.rotated_channels;
+    else if (view == POSITION)
+        shape[1] = shape[3] = 1;
+}
+
+/* All of what a rotation takes, or nothing. */
+static tandem_status check_rotation(const tandem_norm *n, char *why, size_t why_bytes)
+{
+    const bool there = n->rotation.dtype != TANDEM_DTYPE_NONE;
+    const struct {
+        const char *name;
+        uint32_t value;
+    } all[] = {{"position.dtype", n->position.dtype}, {"positions", n->positions}, {"rotated_channels", n->rotated_channels}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (there != (all[i].value != 0))
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.%s is %" PRIu32 "; with%s a rotation it must %sbe 0", all[i].name,
+                           all[i].value, there ? "" : "out", there ? "not " : "");
+    if (!there)
+        return TANDEM_OK;
+    if (n->rotated_channels % 8 || n->rotated_channels > n->channels)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "norm.rotated_channels is %" PRIu32 "; it must be a multiple of 8, at most channels, which is %" PRIu32,
+                       n->rotated_channels, n->channels);
+    return td_check_size("norm", "positions", n->positions, why, why_bytes);
+}
+
+static uint32_t dtypes_of(const tandem_norm *n, uint32_t view)
+{
+    return view == SUM        ? TD_DTYPES(n->x.dtype)
+           : view == ROTATION ? TD_DTYPES(TANDEM_DTYPE_F32)
+           : view == POSITION ? TD_DTYPES(TANDEM_DTYPE_I32)
+                              : TD_DTYPES_FLOAT;
 }
 
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
@@ -37,9 +70,10 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     if (status == TANDEM_OK && (n->reserved[0] || n->reserved[1]))
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.reserved is %" PRIu32 ", %" PRIu32 "; both must be 0",
                          n->reserved[0], n->reserved[1]);
+    if (status == TANDEM_OK)
+        status = check_rotation(n, why, why_bytes);
     for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++) /* x comes first, so its dtype is one */
-        status = td_check_view(&td_operation_norm.layout, op, i, i == SUM ? TD_DTYPES(n->x.dtype) : TD_DTYPES_FLOAT, why,
-                               why_bytes);
+        status = td_check_view(&td_operation_norm.layout, op, i, dtypes_of(n, i), why, why_bytes);
     return status;
 }
 
@@ -56,7 +90,7 @@ static const td_kernel *kernel_of(const tandem_norm *n)
     static const td_kernel shorts[] = {{.name = "norm_short", .entry = "norm_short_f16", .cpu = td_cpu_norm},
                                        {.name = "norm_short", .entry = "norm_short_bf16", .cpu = td_cpu_norm}};
     const uint32_t type = n->x.dtype;
-    const bool usual = n->channels <= TD_NORM_SHORT && n->channels % 8 == 0 && type != TANDEM_DTYPE_F32 && is_wide(&n->x, type) &&
+    const bool usual = n->rotation.dtype == TANDEM_DTYPE_NONE && n->channels <= TD_NORM_SHORT && n->channels % 8 == 0 && type != TANDEM_DTYPE_F32 && is_wide(&n->x, type) &&
                        is_wide(&n->residual, type) && is_wide(&n->y, type) && is_wide(&n->sum, type) &&
                        is_wide(&n->weight, TANDEM_DTYPE_F32) && is_wide(&n->bias, TANDEM_DTYPE_F32);
     return usual ? &shorts[type == TANDEM_DTYPE_BF16] : &rows;
@@ -75,7 +109,7 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
     const td_output *y = &outputs[0], *sum = &outputs[1];
     const uint32_t lanes = n->channels > TD_NORM_SHORT ? TD_NORM_THREADS : 32;
     const unsigned __int128 total = (unsigned __int128)n->batch * n->heads * n->rows; /* too many are too many blocks */
-    const td_params_norm params = {.x_at = td_strides_of(&n->x),
+    td_params_norm params = {.x_at = td_strides_of(&n->x),
                                    .residual_at = td_strides_of(&n->residual),
                                    .y_at = y->at,
                                    .sum_at = sum->at,
@@ -90,7 +124,12 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
                                    .weight_dtype = (uint8_t)n->weight.dtype,
                                    .bias_dtype = (uint8_t)n->bias.dtype,
                                    .y_dtype = (uint8_t)n->y.dtype,
-                                   .subtracts_mean = n->kind == TANDEM_NORM_LAYER};
+                                   .subtracts_mean = n->kind == TANDEM_NORM_LAYER,
+                                   .position_at = td_strides_of(&n->position),
+                                   .rotation_stride = n->rotation.stride_row,
+                                   .positions = n->positions,
+                                   .rotated_channels = n->rotated_channels};
+    params.position_at.stride_head = 0; /* its one row is for all heads */
     const uint64_t rows = TD_NORM_THREADS / lanes;
     td_record *record = td_build_record(&at, kernel_of(n), params.total / rows + (params.total % rows != 0), &params, sizeof params);
     record->block[0] = TD_NORM_THREADS;
@@ -99,6 +138,8 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
     td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);
     td_build_view(&at, record, TD_READ, AT(weight), WEIGHT);
     td_build_view(&at, record, TD_READ, AT(bias), BIAS);
+    td_build_view(&at, record, TD_READ, AT(rotation), ROTATION);
+    td_build_view(&at, record, TD_READ, AT(position), POSITION);
     td_build_write(&at, record, AT(y), y);
     td_build_write(&at, record, AT(sum), sum);
     td_build_outputs(&at, target, layout, op, outputs, 2);
@@ -122,7 +163,7 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 {
     uint32_t *const sizes[TD_CUT_AXES] = {&part->norm.batch, &part->norm.heads, &part->norm.rows};
     *part = *op;
-    td_cut_part(&td_operation_norm.layout, 1u << X | 1u << RESIDUAL | 1u << Y | 1u << SUM, sizes, count, at, part);
+    td_cut_part(&td_operation_norm.layout, 1u << X | 1u << RESIDUAL | 1u << Y | 1u << SUM | 1u << POSITION, sizes, count, at, part);
     return 0;
 }
 
@@ -133,17 +174,20 @@ const td_operation td_operation_norm = {
     .layout = {.name = "norm",
                .number = TANDEM_OPERATION_NORM,
                .bytes = sizeof(tandem_norm),
-               .version = 1,
+               .version = 2,
+               .older = (const uint32_t[]){offsetof(tandem_norm, rotation)},
                .view_count = VIEWS,
                .views = {[X] = VIEW(x, false, false),
                          [RESIDUAL] = VIEW(residual, false, true),
                          [WEIGHT] = VIEW(weight, false, true),
                          [BIAS] = VIEW(bias, false, true),
                          [Y] = VIEW(y, true, false),
-                         [SUM] = VIEW(sum, true, true)},
+                         [SUM] = VIEW(sum, true, true),
+                         [ROTATION] = VIEW(rotation, false, true),
+                         [POSITION] = VIEW(position, false, true)},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(heads), NUMBER(rows), NUMBER(channels), NUMBER(kind),
-               FLOAT(epsilon)},
+               FLOAT(epsilon), NUMBER(positions), NUMBER(rotated_channels)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem norm"},
     .check = check,

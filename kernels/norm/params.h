@@ -4,7 +4,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * A row: h = x + residual, rounded to x's type (`sum`); m is the mean of h, or 0 in RMSNorm;
- * y = (h - m) / sqrt(mean of (h - m)^2 + epsilon) * weight + bias. All in float32, each operation rounded to nearest, in one order
+ * y = (h - m) / sqrt(mean of (h - m)^2 + epsilon) * weight + bias; of the first rotated_channels pairs of neighbours a, b become
+ * a cos - b sin, a sin + b cos, by a row of the rotation. All in float32, each operation rounded to nearest, in one order
  * everywhere: `lanes` threads have eight neighbouring channels each and 8 * lanes channels at a time, so channel c is added to sum
  * c % (8 * lanes). Then pairs of sums are added: of a thread's eight those 4, 2 and 1 apart, of 32 threads' those 16 to 1 apart; and
  * the sums of 32 threads one behind the other.
@@ -31,6 +32,11 @@ typedef struct td_params_norm {
     uint16_t lanes; /* of a row; grid x: total * lanes / TD_NORM_THREADS, rounded up */
     uint8_t dtype, residual_dtype, weight_dtype, bias_dtype, y_dtype; /* F16, BF16 or F32 */
     uint8_t subtracts_mean;
+    const float *rotation;   /* [positions][rotation_stride], or NULL: then norm_short may be it; */
+    const int32_t *position; /* then of each row */
+    td_strides position_at;  /* stride_head 0 */
+    int64_t rotation_stride;
+    uint32_t positions, rotated_channels; /* the second a multiple of 8 */
 } td_params_norm;
 
 #endif

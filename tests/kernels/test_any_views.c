@@ -152,6 +152,12 @@ static void random_norm(tandem_operands *operands, double left)
     op->bias.dtype = below(4);
     op->y.dtype = random_float_dtype();
     op->sum.dtype = one_in(2) ? op->x.dtype : TANDEM_DTYPE_NONE;
+    if (op->channels >= 8 && one_in(3)) {
+        op->rotation.dtype = TANDEM_DTYPE_F32;
+        op->position.dtype = TANDEM_DTYPE_I32;
+        op->positions = 1 + below(1u << 30);
+        op->rotated_channels = 8 * (1 + below(op->channels / 8));
+    }
 }
 
 static void random_rotation(tandem_linear *op)

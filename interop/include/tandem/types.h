@@ -220,8 +220,9 @@ typedef enum tandem_norm_kind {
     TANDEM_NORM_LAYER = 1 /* norm(h) = (h - mean(h)) / sqrt(mean((h - mean(h))^2) + epsilon) */
 } tandem_norm_kind;
 
-/* Each row of channels is normalised: y = norm(h) * weight + bias, where h = x + residual, rounded to x's dtype. Computed in
- * float32; each view is F16, BF16 or F32. A NaN or Inf in a row makes elements of that row of y NaN, or 0. */
+/* Each row of channels is normalised: y = norm(h) * weight + bias, where h = x + residual, rounded to x's dtype. With a rotation
+ * (RoPE) the first rotated_channels are turned then, as tandem_linear has it, by row t = position[row] of the rotation: so heads
+ * are whose queries and keys have norms. Computed in float32; each view is F16, BF16 or F32, but for these two. A NaN or Inf in a row makes elements of that row of y NaN, or 0. */
 typedef struct tandem_norm {
     tandem_view x;        /* [batch, heads, rows, channels] */
     tandem_view residual; /* the same shape; dtype NONE: none is added */
@@ -234,6 +235,11 @@ typedef struct tandem_norm {
     float epsilon;        /* 0: 1e-5 */
     uint32_t reserved[2]; /* 0 */
 } tandem_norm;
+    tandem_view rotation; /* F32, [1, 1, positions, rotated_channels]; dtype NONE: nothing is rotated, and what follows is 0 */
+    tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1; below 0 counts as 0, from `positions` on as the
+                             last */
+    uint32_t positions;   /* rows of the rotation */
+    uint32_t rotated_channels; /* a multiple of 8, at most channels */
 
 typedef enum tandem_activation {
     TANDEM_ACTIVATION_NONE = 0,

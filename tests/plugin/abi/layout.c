@@ -13,7 +13,7 @@
 LAST(tandem_point, value);
 LAST(tandem_view, stride_row);
 LAST(tandem_attention, window);
-LAST(tandem_norm, reserved);
+LAST(tandem_norm, rotated_channels);
 LAST(tandem_linear, reserved);
 LAST(tandem_embed, reserved);
 LAST(tandem_binary, reserved);
