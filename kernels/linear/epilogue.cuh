@@ -32,6 +32,10 @@ template <int N> __device__ __forceinline__ void linear_activate(uint32_t activa
 #pragma unroll
         for (int i = 0; i < N; i++)
             x[i] = 0.5f * x[i] * (1.0f + erff(x[i] * 0.7071067811865476f));
+    } else if (activation == TANDEM_ACTIVATION_TANH) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = tanhf(x[i]);
     }
 }
 

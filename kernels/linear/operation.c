@@ -122,9 +122,9 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     const tandem_linear *l = &op->linear;
     const td_size sizes[] = {{"rows", l->rows}, {"ins", l->ins}, {"outs", l->outs}};
     tandem_status status = td_check_sizes("linear", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
-    if (status == TANDEM_OK && l->activation > TANDEM_ACTIVATION_SILU)
+    if (status == TANDEM_OK && l->activation > TANDEM_ACTIVATION_TANH)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                         "linear.activation is %" PRIu32 "; it must be 0 (none), 1 (GELU), 2 (GELU by tanh) or 3 (SiLU)",
+                         "linear.activation is %" PRIu32 "; it must be 0 (none), 1 (GELU), 2 (GELU by tanh), 3 (SiLU) or 4 (tanh)",
                          l->activation);
     if (status == TANDEM_OK && l->gate > TANDEM_GATE_PAIRS)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,

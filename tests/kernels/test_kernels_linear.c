@@ -48,7 +48,7 @@ static tl_shape shape_of(uint32_t n)
     s.weights = n % 5 ? TD_LINEAR_DENSE : (td_linear_weights)(n / 5 % TD_LINEAR_WEIGHTS);
     s.bias_dtype = n % 4 ? 1 + n % 3 : 0;
     s.residual_dtype = n % 3 == 1 ? 1 + n / 3 % 3 : 0;
-    s.activation = n / 4 % 4;
+    s.activation = n / 4 % 5;
     s.gate = n / 7 % 3;
     s.pad = n % 6 == 5 ? 8 : n % 6 == 2 ? 3 : 0;
     s.offset = n % 11 == 10; /* elements: not aligned */
@@ -337,7 +337,7 @@ static void test_refusals(void **state)
     } while (0)
     REFUSED(l->rows = 0, "linear.rows is 0");
     REFUSED(l->outs = (1u << 30) + 1, "linear.outs is 1073741825");
-    REFUSED(l->activation = 4, "linear.activation is 4");
+    REFUSED(l->activation = 5, "linear.activation is 5");
     REFUSED(l->gate = 3, "linear.gate is 3");
     REFUSED(l->reserved[2] = 9, "linear.reserved[2] is 9");
     REFUSED(l->y.dtype = TANDEM_DTYPE_NONE, "linear.y.dtype is 0; without codes it must be 1");

@@ -245,7 +245,8 @@ typedef enum tandem_activation {
     TANDEM_ACTIVATION_NONE = 0,
     TANDEM_ACTIVATION_GELU = 1,      /* x / 2 * (1 + erf(x / sqrt(2))) */
     TANDEM_ACTIVATION_GELU_TANH = 2, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
-    TANDEM_ACTIVATION_SILU = 3       /* x / (1 + exp(-x)); SwiGLU is this with a gate */
+    TANDEM_ACTIVATION_SILU = 3,      /* x / (1 + exp(-x)); SwiGLU is this with a gate */
+    TANDEM_ACTIVATION_TANH = 4
 } tandem_activation;
 
 /* Whether w has two rows an output, whose sums are multiplied: activation(a) * b. */

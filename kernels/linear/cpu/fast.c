@@ -181,7 +181,7 @@ TD_INLINE float activate(uint32_t activation, float x)
         return 0.5f * x * (1 + erf_of(x * 0.70710678f));
     if (activation == TANDEM_ACTIVATION_GELU_TANH)
         return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-    return x;
+    return activation == TANDEM_ACTIVATION_TANH ? tanhf(x) : x;
 }
 
 TD_INLINE void rotate(const part *at, int64_t row, float *y)

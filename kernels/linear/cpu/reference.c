@@ -80,7 +80,7 @@ static double sum_of(const td_params_linear *p, bool in_integers, uint32_t row, 
     return sum;
 }
 
-/* GELU's and SiLU's slopes are at most 1.13; exp, erf and division are within some units of the last place, as kernels on a GPU
+/* Slopes are at most 1.13; exp, erf, tanh and division are within some units of the last place, as kernels on a GPU
  * have them: 4e-6 of the argument covers them all. */
 static double activate(uint32_t activation, double x, double *off)
 {
@@ -91,6 +91,8 @@ static double activate(uint32_t activation, double x, double *off)
         return x / (1 + exp(-x));
     if (activation == TANDEM_ACTIVATION_GELU)
         return 0.5 * x * (1 + erf(x * 0.70710678118654752));
+    if (activation == TANDEM_ACTIVATION_TANH)
+        return tanh(x);
     return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
 }
 
