@@ -20,6 +20,7 @@ td_dtype td_dtype_of(uint32_t dtype)
         [TANDEM_DTYPE_Q4_1] = {32, 20, 2, 2},
         [TANDEM_DTYPE_Q4_K] = {256, 144, 2, 2},
         [TANDEM_DTYPE_Q6_K] = {256, 210, 2, 2},
+        [TANDEM_DTYPE_Q5_K] = {256, 176, 2, 2},
     };
     return dtype < sizeof known / sizeof *known ? known[dtype] : (td_dtype){0, 0, 0, 0};
 }

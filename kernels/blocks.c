@@ -19,7 +19,7 @@ static float put_half(uint8_t *p, float x)
     return td_from_f16(h);
 }
 
-/* Q4_K's six bits of scale and minimum of sub-block j. */
+/* Q4_K's and Q5_K's six bits of scale and minimum of sub-block j. */
 static void get_pair(const uint8_t *s, uint32_t j, uint32_t *scale, uint32_t *minimum)
 {
     *scale = j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | (uint32_t)(s[j - 4] >> 6) << 4;
@@ -48,6 +48,19 @@ static void decode_q4_k(float *restrict to, const uint8_t *restrict block)
         const float step = d * (float)scale, offset = m * (float)minimum;
         for (uint32_t i = 0; i < 32; i++)
             to[32 * j + i] = step * (float)(codes[i] >> j % 2 * 4 & 15) - offset;
+    }
+}
+
+static void decode_q5_k(float *restrict to, const uint8_t *restrict block)
+{
+    const float d = half_at(block), m = half_at(block + 2);
+    for (uint32_t j = 0; j < 8; j++) {
+        const uint8_t *codes = block + 48 + j / 2 * 32, *high = block + 16;
+        uint32_t scale, minimum;
+        get_pair(block + 4, j, &scale, &minimum);
+        const float step = d * (float)scale, offset = m * (float)minimum;
+        for (uint32_t i = 0; i < 32; i++)
+            to[32 * j + i] = step * (float)((codes[i] >> j % 2 * 4 & 15) | (high[i] >> j & 1) << 4) - offset;
     }
 }
 
@@ -110,6 +123,8 @@ void td_block_decode(uint32_t dtype, float *to, const uint8_t *block)
         decode_q4_1(to, block);
     else if (dtype == TANDEM_DTYPE_Q4_K)
         decode_q4_k(to, block);
+    else if (dtype == TANDEM_DTYPE_Q5_K)
+        decode_q5_k(to, block);
     else if (dtype == TANDEM_DTYPE_Q6_K)
         decode_q6_k(to, block);
 }
@@ -134,14 +149,16 @@ static range range_of(const float *x, uint32_t count)
     return r;
 }
 
-/* Eight sub-blocks of 32: x = scale * code - minimum, with a minimum that is not negative. */
-static void encode_q4_k(uint8_t *block, const float *from)
+/* Eight sub-blocks of 32, of codes up to `most`: x = scale * code - minimum, with a minimum that is not negative. Q5_K has the fifth
+ * bits of all before the other four. */
+static void encode_shifted(uint8_t *block, const float *from, int32_t most)
 {
+    uint8_t *const high = block + 16, *const low = most > 15 ? high + 32 : high;
     float scales[8], minima[8];
     for (uint32_t j = 0; j < 8; j++) {
         const range r = range_of(from + 32 * j, 32);
         minima[j] = fmaxf(-r.least, 0);
-        scales[j] = fmaxf(r.most + minima[j], 0) / 15;
+        scales[j] = fmaxf(r.most + minima[j], 0) / (float)most;
     }
     const float d = put_half(block, range_of(scales, 8).amax / 63), m = put_half(block + 2, range_of(minima, 8).amax / 63);
     for (uint32_t j = 0; j < 8; j++)
@@ -149,8 +166,10 @@ static void encode_q4_k(uint8_t *block, const float *from)
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t scale, minimum;
         get_pair(block + 4, i / 32, &scale, &minimum);
-        const int32_t code = nearest(from[i] + m * (float)minimum, d * (float)scale, 0, 15);
-        block[16 + i / 64 * 32 + i % 32] |= (uint8_t)(code << i / 32 % 2 * 4);
+        const int32_t code = nearest(from[i] + m * (float)minimum, d * (float)scale, 0, most);
+        low[i / 64 * 32 + i % 32] |= (uint8_t)((code & 15) << i / 32 % 2 * 4);
+        if (most > 15)
+            high[i % 32] |= (uint8_t)(code >> 4 << i / 32);
     }
 }
 
@@ -176,7 +195,9 @@ void td_block_encode(uint32_t dtype, uint8_t *block, const float *from)
     const range r = range_of(from, 32);
     memset(block, 0, td_dtype_of(dtype).bytes);
     if (dtype == TANDEM_DTYPE_Q4_K)
-        encode_q4_k(block, from);
+        encode_shifted(block, from, 15);
+    else if (dtype == TANDEM_DTYPE_Q5_K)
+        encode_shifted(block, from, 31);
     else if (dtype == TANDEM_DTYPE_Q6_K)
         encode_q6_k(block, from);
     else if (dtype == TANDEM_DTYPE_Q8_0) {

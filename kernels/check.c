@@ -37,7 +37,7 @@ static int64_t stride_of(const tandem_view *view, int axis)
 static void list_dtypes(uint32_t dtypes, char *text, size_t bytes)
 {
     static const char *const names[] = {"", "f16", "bf16", "f32", "int8 codes", "e4m3 codes", "i32", "u8", "i8",
-                                        "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"};
+                                        "q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "q5_k"};
     size_t used = 0;
     text[0] = 0;
     for (uint32_t i = 1; i < sizeof names / sizeof *names; i++) {

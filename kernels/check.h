@@ -12,7 +12,7 @@
 #define TD_DTYPES_FLOAT (TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_BF16) | TD_DTYPES(TANDEM_DTYPE_F32))
 #define TD_DTYPES_BLOCKS                                                                           \
     (TD_DTYPES(TANDEM_DTYPE_Q8_0) | TD_DTYPES(TANDEM_DTYPE_Q4_0) | TD_DTYPES(TANDEM_DTYPE_Q4_1) |  \
-     TD_DTYPES(TANDEM_DTYPE_Q4_K) | TD_DTYPES(TANDEM_DTYPE_Q6_K))
+     TD_DTYPES(TANDEM_DTYPE_Q4_K) | TD_DTYPES(TANDEM_DTYPE_Q6_K) | TD_DTYPES(TANDEM_DTYPE_Q5_K))
 #define TD_DTYPES_CODES (TD_DTYPES(TANDEM_DTYPE_CODES_INT8) | TD_DTYPES(TANDEM_DTYPE_CODES_E4M3))
 
 /* Everything about a view but its mem: a dtype among `dtypes`, words that must be 0, offset and strides; that it ends within 2^63

@@ -29,7 +29,7 @@ __device__ __forceinline__ uint32_t block_u32(const uint8_t *p)
     return block_u16(p) | block_u16(p + 2) << 16;
 }
 
-/* Q4_K's six bits of scale and minimum of sub-block j. */
+/* Q4_K's and Q5_K's six bits of scale and minimum of sub-block j. */
 __device__ __forceinline__ void block_q4_k_pair(const uint8_t *s, uint32_t j, uint32_t &scale, uint32_t &minimum)
 {
     scale = j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | s[j - 4] >> 6 << 4;
@@ -42,8 +42,9 @@ __device__ __forceinline__ void load_block8(float (&w)[8], const uint8_t *row, u
     uint32_t codes[2];
     float less = 0, scale, minimum = 0;
 
-    if (dtype == TANDEM_DTYPE_Q4_K) {
-        const uint8_t *block = row + int64_t(channel / 256) * 144;
+    if (dtype == TANDEM_DTYPE_Q4_K || dtype == TANDEM_DTYPE_Q5_K) {
+        const bool five = dtype == TANDEM_DTYPE_Q5_K;
+        const uint8_t *block = row + int64_t(channel / 256) * (five ? 176 : 144), *nibbles = block + (five ? 48 : 16);
         const uint32_t i = channel % 256;
         uint32_t scale_code, minimum_code;
 
@@ -52,7 +53,8 @@ __device__ __forceinline__ void load_block8(float (&w)[8], const uint8_t *row, u
         minimum = __fmul_rn(block_half(block_u16(block + 2)), float(minimum_code));
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            codes[k] = block_u32(block + 16 + i / 64 * 32 + i % 32 + 4 * k) >> i / 32 % 2 * 4 & 0x0f0f0f0fu;
+            codes[k] = (block_u32(nibbles + i / 64 * 32 + i % 32 + 4 * k) >> i / 32 % 2 * 4 & 0x0f0f0f0fu) |
+                       (five ? (block_u32(block + 16 + i % 32 + 4 * k) >> i / 32 & 0x01010101u) << 4 : 0);
     } else if (dtype == TANDEM_DTYPE_Q6_K) {
         const uint8_t *block = row + int64_t(channel / 256) * 210;
         const uint32_t i = channel % 256, half = i / 128, part = i % 128 / 32, l = i % 32;

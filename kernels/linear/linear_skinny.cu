@@ -43,6 +43,7 @@ template <int Weights> struct LinearRun {
                                  : Weights == TD_LINEAR_Q4_0 ? 8 * 18
                                  : Weights == TD_LINEAR_Q4_1 ? 8 * 20
                                  : Weights == TD_LINEAR_Q4_K ? 144
+                                 : Weights == TD_LINEAR_Q5_K ? 176
                                                              : 210;
     static constexpr int most_before = Weights == TD_LINEAR_INT8 ? 8 : 14, pieces = (most_before + bytes + 15) / 16;
     static constexpr int stride = 16 * (pieces | 1), stages = 2;
@@ -287,13 +288,13 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
 
 /* Warps that a multiprocessor has registers for: as many as they may have without spilling. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-#define TD_LINEAR_SKINNY_Q6_K 16
+#define TD_LINEAR_SKINNY_WIDE 16
 #else
-#define TD_LINEAR_SKINNY_Q6_K 24
+#define TD_LINEAR_SKINNY_WIDE 24
 #endif
 #define TD_LINEAR_SKINNY_AT_ONCE(weights, columns)                               \
-    ((columns) == 1 ? ((weights) == TD_LINEAR_Q6_K ? TD_LINEAR_SKINNY_Q6_K : 24) \
-                    : (columns) < 8 && (weights) != TD_LINEAR_Q6_K ? 12 : 8)
+    ((columns) == 1 ? ((weights) >= TD_LINEAR_Q6_K ? TD_LINEAR_SKINNY_WIDE : 24) \
+                    : (columns) < 8 && (weights) < TD_LINEAR_Q6_K ? 12 : 8)
 #define TD_LINEAR_SKINNY_BLOCKS(weights, columns)   \
     ((weights) == TD_LINEAR_DENSE ? 1               \
                                   : TD_LINEAR_SKINNY_AT_ONCE(weights, columns) / TD_LINEAR_SKINNY_WARPS(weights, columns))
@@ -321,3 +322,4 @@ TD_LINEAR_SKINNY_TYPES(q4_0, TD_LINEAR_Q4_0)
 TD_LINEAR_SKINNY_TYPES(q4_1, TD_LINEAR_Q4_1)
 TD_LINEAR_SKINNY_TYPES(q4_k, TD_LINEAR_Q4_K)
 TD_LINEAR_SKINNY_TYPES(q6_k, TD_LINEAR_Q6_K)
+TD_LINEAR_SKINNY_TYPES(q5_k, TD_LINEAR_Q5_K)

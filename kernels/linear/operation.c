@@ -187,13 +187,13 @@ enum { MMA = FORMS, SKINNY = FORMS + 1, AUTO = UINT32_MAX };
 /* By td_linear_weights. */
 static const td_kernel mma_kernels[TD_LINEAR_WEIGHTS][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
                                                             KERNELS("mma_q4_0"),  KERNELS("mma_q4_1"), KERNELS("mma_q4_k"),
-                                                            KERNELS("mma_q6_k")};
+                                                            KERNELS("mma_q6_k"),  KERNELS("mma_q5_k")};
 /* For up to 8, 16, 32 and 64 rows. */
 #define SKINNY(weights) {KERNELS("skinny_" weights "_1"), KERNELS("skinny_" weights "_2"), KERNELS("skinny_" weights "_4"), \
                          KERNELS("skinny_" weights "_8")}
 static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("dense"), SKINNY("int8"), SKINNY("q8_0"),
                                                                   SKINNY("q4_0"),  SKINNY("q4_1"), SKINNY("q4_k"),
-                                                                  SKINNY("q6_k")};
+                                                                  SKINNY("q6_k"), SKINNY("q5_k")};
 
 /* Where a view begins, as far as that is known: modulo 16. */
 static bool is_aligned(const tandem_view *view, uint32_t to)

@@ -23,7 +23,7 @@
 
 #include "kernels/params.h"
 
-/* How weights lie in memory. Blocks are GGUF's: of 32 weights (Q8_0, Q4_0, Q4_1) or 256 (Q4_K, Q6_K), one behind the other in a
+/* How weights lie in memory. Blocks are GGUF's: of 32 weights (Q8_0, Q4_0, Q4_1) or 256 (Q4_K, Q5_K, Q6_K), one behind the other in a
  * row; ins is a multiple of a block. */
 typedef enum td_linear_weights {
     TD_LINEAR_DENSE = 0, /* of x's type */
@@ -33,7 +33,8 @@ typedef enum td_linear_weights {
     TD_LINEAR_Q4_1 = 4,
     TD_LINEAR_Q4_K = 5,
     TD_LINEAR_Q6_K = 6,
-    TD_LINEAR_WEIGHTS = 7
+    TD_LINEAR_Q5_K = 7,
+    TD_LINEAR_WEIGHTS = 8
 } td_linear_weights;
 
 typedef struct td_params_linear {
@@ -72,11 +73,12 @@ typedef struct td_params_linear_tma {
  * rows of w, of the longer entries 32. */
 #define TD_LINEAR_SKINNY_WARPS(weights, tiles)                                  \
     ((weights) == TD_LINEAR_DENSE ? ((tiles) == 2 || (tiles) == 4 ? 16 : 8)      \
-                                  : ((tiles) == 1 ? 8 : 4) / ((weights) == TD_LINEAR_Q6_K ? 2 : 1))
+                                  : ((tiles) == 1 ? 8 : 4) / ((weights) >= TD_LINEAR_Q6_K ? 2 : 1))
 #define TD_LINEAR_SKINNY_SHARED_BYTES(weights)      \
     ((weights) == TD_LINEAR_DENSE  ? 0              \
      : (weights) == TD_LINEAR_INT8 ? 36864          \
      : (weights) == TD_LINEAR_Q6_K ? 30720          \
+     : (weights) == TD_LINEAR_Q5_K ? 26624          \
                                    : 45056) /* dynamic */
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */

@@ -6,7 +6,8 @@
 
 /* By td_linear_weights; dense ones are of x's. */
 static const uint32_t weight_dtypes[TD_LINEAR_WEIGHTS] = {TANDEM_DTYPE_NONE, TANDEM_DTYPE_I8,   TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0,
-                                                          TANDEM_DTYPE_Q4_1, TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
+                                                          TANDEM_DTYPE_Q4_1, TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K,
+                                                          TANDEM_DTYPE_Q5_K};
 
 uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype)
 {
@@ -15,7 +16,7 @@ uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype)
 
 td_linear_weights td_linear_weights_of(uint32_t dtype)
 {
-    td_linear_weights weights = TD_LINEAR_Q6_K;
+    td_linear_weights weights = TD_LINEAR_WEIGHTS - 1;
     while (weights != TD_LINEAR_DENSE && weight_dtypes[weights] != dtype)
         weights--;
     return weights;

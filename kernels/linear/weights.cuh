@@ -205,6 +205,16 @@ template <> struct LinearWeights<TD_LINEAR_Q4_1> {
     }
 };
 
+/* Of Q4_K and Q5_K: six bits each of scale and minimum, for two sub-blocks: scales in bytes 0 and 1, minima in 2 and 3. */
+template <class Read> __device__ __forceinline__ uint32_t linear_k_scales(const uint8_t *scales, uint32_t pair)
+{
+    const uint32_t at = 2 * (pair % 2);
+    const uint32_t low = Read::u16(scales + at), mid = Read::u16(scales + 4 + at), high = Read::u16(scales + 8 + at);
+
+    return pair < 2 ? (low & 0x3f3fu) | (mid & 0x3f3fu) << 16
+                    : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2 | ((high & 0xf0f0u) >> 4 | (mid & 0xc0c0u) >> 2) << 16;
+}
+
 template <> struct LinearWeights<TD_LINEAR_Q4_K> {
     static constexpr int channels = 64, groups = 2, words = 5;
     static constexpr bool apart = false;
@@ -212,7 +222,7 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
     template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
-        const uint8_t *block = row + step / 4 * 144, *scales = block + 4;
+        const uint8_t *block = row + step / 4 * 144;
         const uint32_t pair = step % 4; /* of sub-blocks */
 
 #pragma unroll
@@ -221,11 +231,7 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
         if (!there)
             return;
         raw[0] = Read::u32(block);
-        /* Six bits each of scale and minimum, for two sub-blocks: scales in bytes 0 and 1, minima in 2 and 3. */
-        const uint32_t at = 2 * (pair % 2);
-        const uint32_t low = Read::u16(scales + at), mid = Read::u16(scales + 4 + at), high = Read::u16(scales + 8 + at);
-        raw[1] = pair < 2 ? (low & 0x3f3fu) | (mid & 0x3f3fu) << 16
-                          : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2 | ((high & 0xf0f0u) >> 4 | (mid & 0xc0c0u) >> 2) << 16;
+        raw[1] = linear_k_scales<Read>(block + 4, pair);
         raw[2] = Read::u32(block + 16 + 32 * pair + 8 * q);
         raw[3] = Read::u32(block + 20 + 32 * pair + 8 * q);
         raw[4] = 0;
@@ -240,6 +246,45 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
             uint32_t pair[2];
 
             linear_shifted<Bf16>(pair, raw[2 + i] >> 4 * group & 0x0f0f0f0fu, 0.0f, scale, minimum);
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_Q5_K> {
+    static constexpr int channels = 64, groups = 2, words = 6;
+    static constexpr bool apart = false;
+
+    template <class Read>
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        const uint8_t *block = row + step / 4 * 176;
+        const uint32_t pair = step % 4; /* of sub-blocks */
+
+#pragma unroll
+        for (int i = 0; i < words; i++)
+            raw[i] = 0;
+        if (!there)
+            return;
+        raw[0] = Read::u32(block);
+        raw[1] = linear_k_scales<Read>(block + 4, pair);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            raw[2 + i] = Read::u32(block + 48 + 32 * pair + 8 * q + 4 * i);
+            raw[4 + i] = Read::u32(block + 16 + 8 * q + 4 * i) >> 2 * pair; /* a bit for each sub-block */
+        }
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
+    {
+        const float scale = __fmul_rn(block_half(raw[0]), block_byte(raw[1], group, 0.0f));
+        const float minimum = __fmul_rn(block_half(raw[0] >> 16), block_byte(raw[1], 2 + group, 0.0f));
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t low = raw[2 + i] >> 4 * group & 0x0f0f0f0fu, high = (raw[4 + i] >> group & 0x01010101u) << 4;
+            uint32_t pair[2];
+
+            linear_shifted<Bf16>(pair, low | high, 0.0f, scale, minimum);
             w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
         }
     }

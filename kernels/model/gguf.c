@@ -53,7 +53,7 @@ static const struct {
     [10] = {"Q2_K", 256, 84, TANDEM_DTYPE_NONE},
     [11] = {"Q3_K", 256, 110, TANDEM_DTYPE_NONE},
     [12] = {"Q4_K", 256, 144, TANDEM_DTYPE_Q4_K},
-    [13] = {"Q5_K", 256, 176, TANDEM_DTYPE_NONE},
+    [13] = {"Q5_K", 256, 176, TANDEM_DTYPE_Q5_K},
     [14] = {"Q6_K", 256, 210, TANDEM_DTYPE_Q6_K},
     [16] = {"IQ2_XXS", 256, 66, TANDEM_DTYPE_NONE},
     [17] = {"IQ2_XS", 256, 74, TANDEM_DTYPE_NONE},

@@ -29,6 +29,7 @@ static const char *const dtype_names[] = {
     [TANDEM_DTYPE_Q4_1] = "Q4_1",
     [TANDEM_DTYPE_Q4_K] = "Q4_K",
     [TANDEM_DTYPE_Q6_K] = "Q6_K",
+    [TANDEM_DTYPE_Q5_K] = "Q5_K",
 };
 
 /* Which of the names a string is; `count` if none. */

@@ -72,7 +72,7 @@ static const layer layers[] = {
     {512, 4096, 4096, TD_LINEAR_Q4_K, 0, 0},
 };
 enum { LAYERS = sizeof layers / sizeof *layers, QUICK_LAYERS = 2 };
-static const char *const weight_names[TD_LINEAR_WEIGHTS] = {"f16", "int8", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"};
+static const char *const weight_names[TD_LINEAR_WEIGHTS] = {"f16", "int8", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "q5_k"};
 
 /* Our plan for streams, or for command buffers; one kernel's form; or the peer. */
 typedef enum contender { STREAM, INLINE, FORM, CUBLAS } contender;

@@ -211,6 +211,7 @@ static uint32_t ggml_type(uint32_t dtype)
     case TANDEM_DTYPE_Q4_1: return 3;
     case TANDEM_DTYPE_Q8_0: return 8;
     case TANDEM_DTYPE_Q4_K: return 12;
+    case TANDEM_DTYPE_Q5_K: return 13;
     case TANDEM_DTYPE_Q6_K: return 14;
     case TANDEM_DTYPE_BF16: return 30;
     default: return 0;

@@ -11,7 +11,7 @@
 
 enum { LF_TURN = 256, LF_TURN_END = 257 };
 
-/* tandem_dtypes: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K. */
+/* tandem_dtypes: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K or Q6_K. */
 typedef struct lf_shape {
     uint32_t layers, dim, hidden, heads, kv_heads, head_dim, rotated_channels, words, context;
     uint32_t dtype;        /* of matrices, but for: */

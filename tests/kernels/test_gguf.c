@@ -20,7 +20,7 @@
 #include "kernels/model/gguf.h"
 #include "tests/kernels/gguf_util.h"
 
-enum { F32 = 0, Q4_0 = 2, Q8_0 = 8, Q4_K = 12, Q5_K = 13, UNKNOWN = 99 };
+enum { F32 = 0, Q4_0 = 2, Q8_0 = 8, Q3_K = 11, Q4_K = 12, UNKNOWN = 99 };
 
 static void must_say(const char *why, const char *says)
 {
@@ -58,7 +58,7 @@ static void put_values(gguf_writer *w)
     gguf_put_array(w, "bools", TD_GGUF_BOOL, 2), gguf_put(w, "\0\1", 2);
     gguf_put_key(w, "general.alignment", TD_GGUF_U32), gguf_put_u32(w, 64);
 }
-enum { VALUES = 18, TENSORS = 3, Q_BYTES = 3 * 2 * 18, K_BYTES = 176 };
+enum { VALUES = 18, TENSORS = 3, Q_BYTES = 3 * 2 * 18, K_BYTES = 110 };
 
 static gguf_writer whole_file(void)
 {
@@ -67,7 +67,7 @@ static gguf_writer whole_file(void)
     gguf_put_header(&w, TENSORS, VALUES);
     put_values(&w);
     gguf_put_tensor(&w, "b", 64, 3, Q4_0, 0);
-    gguf_put_tensor(&w, "a", 256, 1, Q5_K, 128);
+    gguf_put_tensor(&w, "a", 256, 1, Q3_K, 128);
     gguf_put_string(&w, "scalar"), gguf_put_u32(&w, 0), gguf_put_u32(&w, F32);
     gguf_put_u64(&w, 320);
     gguf_align(&w, 64);
@@ -123,7 +123,7 @@ static void check_tensors(const td_gguf *file)
     for (int i = 0; i < Q_BYTES; i++)
         assert_int_equal(((const uint8_t *)t->data)[i], i);
     t = td_gguf_find_tensor(file, "a");
-    assert_string_equal(t->type_name, "Q5_K");
+    assert_string_equal(t->type_name, "Q3_K");
     assert_int_equal(t->dtype, TANDEM_DTYPE_NONE);
     assert_int_equal(t->bytes, K_BYTES);
     assert_int_equal(*(const uint8_t *)t->data, 128);
@@ -238,7 +238,7 @@ static void test_weights(void **state)
     must_say(why, "tensor \"c\" is not there");
     assert_int_equal(td_gguf_weights(&file, "a", (uint64_t[]){256, 1, 1, 1}, &t, why, sizeof why),
                      TANDEM_ERROR_UNSUPPORTED);
-    must_say(why, "tensor \"a\": nothing here computes with Q5_K (byte ");
+    must_say(why, "tensor \"a\": nothing here computes with Q3_K (byte ");
     td_gguf_close(&file);
     gguf_free(&w);
 }

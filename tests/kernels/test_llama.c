@@ -212,7 +212,7 @@ static void test_dtypes(void **state)
 {
     static const uint32_t dtypes[] = {TANDEM_DTYPE_F32,  TANDEM_DTYPE_F16,  TANDEM_DTYPE_BF16,
                                       TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0, TANDEM_DTYPE_Q4_1,
-                                      TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
+                                      TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q5_K, TANDEM_DTYPE_Q6_K};
     (void)state;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         lf_shape shape = base;

@@ -66,13 +66,14 @@ typedef enum tandem_dtype {
     TANDEM_DTYPE_I32 = 6,
     TANDEM_DTYPE_U8 = 7,
     TANDEM_DTYPE_I8 = 8,
-    /* Weights in blocks, as GGUF has them: of 32 elements in 34, 18 and 20 bytes, of 256 in 144 and 210. Channels and strides
+    /* Weights in blocks, as GGUF has them: of 32 elements in 34, 18 and 20 bytes, of 256 in 144, 210 and 176. Channels and strides
      * are multiples of a block, offset_bytes of 2. */
     TANDEM_DTYPE_Q8_0 = 9,
     TANDEM_DTYPE_Q4_0 = 10,
     TANDEM_DTYPE_Q4_1 = 11,
     TANDEM_DTYPE_Q4_K = 12,
-    TANDEM_DTYPE_Q6_K = 13
+    TANDEM_DTYPE_Q6_K = 13,
+    TANDEM_DTYPE_Q5_K = 14
 } tandem_dtype;
 
 /* A linear block of bytes that the engine and the session share. 0 is no mem. */
@@ -280,7 +281,7 @@ typedef enum tandem_gate {
 typedef struct tandem_linear {
     tandem_view x;        /* [1, 1, rows, ins], F16 or BF16; on a CPU, without codes, F32, too: elsewhere it is UNSUPPORTED */
     tandem_view w;        /* [1, 1, outs, ins], with a gate [1, 1, 2 outs, ins]: of x's dtype, I8 (ins, stride_row and
-                             offset_bytes multiples of 8), Q8_0, Q4_0, Q4_1, Q4_K or Q6_K */
+                             offset_bytes multiples of 8), Q8_0, Q4_0, Q4_1, Q4_K, Q5_K or Q6_K */
     tandem_view scale;    /* F32, one for each row of w, of I8 only: [1, 1, 1, outs or 2 outs]; dtype NONE: 1 */
     tandem_view bias;     /* likewise, F16, BF16 or F32, of any w; dtype NONE: 0 */
     tandem_view residual; /* [1, 1, rows, outs], F16, BF16 or F32; dtype NONE: none is added */
@@ -306,7 +307,7 @@ typedef struct tandem_linear {
 /* y = scale * table[id] + position_table[position] + type_table[type]: of each table the row that an id says. In float32, each
  * operation rounded, in that order; y is rounded once. Ids below 0 count as 0, those beyond a table as its last row. */
 typedef struct tandem_embed {
-    tandem_view table;          /* [1, 1, entries, channels]: F16, BF16, F32, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K */
+    tandem_view table;          /* [1, 1, entries, channels]: F16, BF16, F32, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K or Q6_K */
     tandem_view position_table; /* [1, 1, positions, channels], likewise; dtype NONE: none, nor a position, and positions is 0 */
     tandem_view type_table;     /* [1, 1, types, channels], likewise; dtype NONE: none, nor a type, and types is 0 */
     tandem_view id;             /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
