@@ -14,11 +14,14 @@ const char *const tool_logits_help =
     "Reads tokens as a language model does, and writes its logits behind each of them: \"logits\", F32\n"
     "[tokens, words], and \"tokens\", I32 [tokens].\n"
     "\n"
-    "  --model F        a GGUF file of Llama's architecture, as `tandem fetch` brings one\n"
+    "  --model F        a GGUF file of Llama's kind, as `tandem fetch` brings one\n"
     "  --tokens LIST    their numbers, as 1,2,3; `tandem tokenize --ids` makes such a list of a text\n"
     "  --out G          where to write, a safetensors file\n"
     "  --attention auto|f16|8b|4b\n"
     "                   the precision of attention; default: auto, which is f16\n"
+    "  --kv f16|k8v8|k4v8|f32\n"
+    "                   how keys and values are kept: as fp16, keys as INT8 and values as FP8, or keys\n"
+    "                   as INT4; f32: as float32, and a CPU computes all in it; default: f16\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
     "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
@@ -26,8 +29,8 @@ const char *const tool_logits_help =
 /* clang-format on */
 
 typedef struct arguments {
-    const char *model, *tokens, *out, *attention, *rung, *socket;
-    uint32_t precision, rung_value;
+    const char *model, *tokens, *out, *attention, *kv, *rung, *socket;
+    uint32_t precision, cache, rung_value;
 } arguments;
 
 static int read_arguments(int argc, char **argv, arguments *a)
@@ -36,6 +39,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--tokens", &a->tokens, NULL},
                                    {"--out", &a->out, NULL},
                                    {"--attention", &a->attention, NULL},
+                                   {"--kv", &a->kv, NULL},
                                    {"--rung", &a->rung, NULL},
                                    {"--socket", &a->socket, NULL}};
     if (tool_parse("logits", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
@@ -46,6 +50,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
                           : !a->tokens ? "--tokens"
                                        : "--out");
     if (!tool_precision("logits", "--attention", a->attention, &a->precision) ||
+        !tool_cache("logits", a->kv, a->precision, &a->cache) ||
         !tool_rung("logits", a->rung, &a->rung_value))
         return TOOL_USAGE;
     return TOOL_OK;
@@ -86,6 +91,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, tool_lis
                                      &(td_speaker_desc){.path = a->model,
                                                         .context = (uint32_t)tokens->count,
                                                         .precision = a->precision,
+                                                        .cache = a->cache,
                                                         .all_logits = true});
     if (status != TOOL_OK)
         return status;
@@ -96,7 +102,7 @@ static int run(const arguments *a, tool_language *l, td_tokens *tokens, tool_lis
 
 int tool_logits(int argc, char **argv)
 {
-    arguments a = {.attention = "auto", .rung = "auto"};
+    arguments a = {.attention = "auto", .kv = "f16", .rung = "auto"};
     tool_language l = {0};
     tool_list result = {0};
     td_tokens tokens = {0};

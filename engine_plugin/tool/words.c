@@ -176,11 +176,11 @@ bool tool_precision(const char *command, const char *option, const char *value, 
 
 bool tool_cache(const char *command, const char *value, uint32_t precision, uint32_t *cache)
 {
-    static const char *const formats[] = {"f16", "k8v8", "k4v8", NULL};
+    static const char *const formats[] = {"f16", "k8v8", "k4v8", "f32", NULL};
     const int index = tool_word(value, formats);
 
     if (index < 0)
-        tool_usage(command, "--kv \"%s\" is none of f16, k8v8, k4v8", value);
+        tool_usage(command, "--kv \"%s\" is none of f16, k8v8, k4v8, f32", value);
     else if (index && precision > TANDEM_PRECISION_F16)
         tool_usage(command, "--kv %s: attention on it is f16, so --attention must be f16 or auto", value);
     *cache = index < 0 ? 0 : (uint32_t)index;

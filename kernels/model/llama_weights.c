@@ -1,4 +1,4 @@
-/* Weights of language models of Llama's architecture, as their graphs want them. See llama.h.
+/* Weights of language models of Llama's kind, as their graphs want them. See llama.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,28 +14,56 @@ uint64_t td_llama_part_bytes(const td_llama_weight *weight, const td_gguf_tensor
     return part->bytes / have.bytes * have.elements / want.elements * want.bytes;
 }
 
+/* Of a pair's frequency: 0 where it is divided by the factor, 1 where it is not. Which pair turns
+ * so often within the original context is solved for it, and rounded outwards. */
+static double own_share(const td_llama_rotation *r, uint32_t pair, uint32_t pairs)
+{
+    const double most = 2.0 * pairs - 1, pairs_of_base = pairs / log((double)r->base);
+    const double turn = (double)r->original / (2 * 3.14159265358979323846);
+    const double low = fmax(floor(pairs_of_base * log(turn / (double)r->fast)), 0),
+                 high = fmin(ceil(pairs_of_base * log(turn / (double)r->slow)), most);
+    const double ramp = (pair - low) / fmax(high - low, 0.001);
+
+    return 1 - fmin(fmax(ramp, 0), 1);
+}
+
+static void make_frequencies(const td_llama *model, const td_llama_rotation *r, double *to)
+{
+    const uint32_t pairs = model->sizes.rotated_channels / 2;
+
+    for (uint32_t pair = 0; pair < pairs; pair++) {
+        const double own = pow((double)r->base, -(double)pair / pairs),
+                     share = r->original ? own_share(r, pair, pairs) : 0;
+        float divisor = 1;
+
+        if (r->divisors)
+            td_to_floats(&divisor, r->divisors->data, r->divisors->dtype, pair, 1);
+        to[pair] = (own / (double)r->factor * (1 - share) + own * share) / (double)divisor;
+    }
+}
+
 /* cos, sin of each pair of channels, for each position: `count` of these floats from `first` on. */
-static void make_rotation(const td_llama *model, uint64_t first, uint64_t count, float *to)
+static void make_rotation(const td_llama *model, const td_llama_rotation *r, uint64_t first,
+                          uint64_t count, float *to)
 {
     const uint32_t pairs = model->sizes.rotated_channels / 2;
     double frequency[TD_LLAMA_MOST_HEAD_DIM / 2];
 
-    for (uint32_t pair = 0; pair < pairs; pair++)
-        frequency[pair] = pow((double)model->sizes.frequency_base, -(double)pair / pairs);
+    make_frequencies(model, r, frequency);
     for (uint64_t i = first; i < first + count; i++) {
         const double angle = (double)(i / 2 / pairs) * frequency[i / 2 % pairs];
 
-        *to++ = (float)(i % 2 ? sin(angle) : cos(angle));
+        *to++ = (float)((double)r->magnitude * (i % 2 ? sin(angle) : cos(angle)));
     }
 }
 
 /* `bytes` of what a tensor of the file is as `dtype`, from byte `from` on. */
-static void convert(const td_gguf_tensor *of, uint32_t dtype, uint64_t from, uint64_t bytes,
-                    char *to)
+static void convert(const td_gguf_tensor *of, uint32_t dtype, float scale, uint64_t from,
+                    uint64_t bytes, char *to)
 {
     const uint32_t element = td_dtype_of(dtype).bytes; /* that of blocks is never asked for */
 
-    if (of->dtype == dtype) {
+    if (of->dtype == dtype && scale == 0) {
         memcpy(to, (const char *)of->data + from, bytes);
         return;
     }
@@ -43,7 +71,34 @@ static void convert(const td_gguf_tensor *of, uint32_t dtype, uint64_t from, uin
         float x;
 
         td_to_floats(&x, of->data, of->dtype, (int64_t)(from / element + i), 1);
+        x *= scale == 0 ? 1 : scale;
         td_from_floats(to, dtype, (int64_t)i, &x, 1);
+    }
+}
+
+/* Which row of the file is row `row` here, where channels that turn together are neighbours. */
+static uint64_t row_in_file(const td_llama_sizes *s, uint64_t row)
+{
+    const uint64_t channel = row % s->head_dim, half = s->rotated_channels / 2;
+
+    if (channel >= s->rotated_channels)
+        return row;
+    return row - channel + channel % 2 * half + channel / 2;
+}
+
+/* The same of a tensor whose rows, or elements, come in another order. */
+static void convert_rows(const td_llama *model, const td_llama_weight *weight,
+                         const td_gguf_tensor *of, uint64_t from, uint64_t bytes, char *to)
+{
+    const uint64_t rows = of->shape[1] > 1 ? of->shape[1] : of->shape[0],
+                   row_bytes = td_llama_part_bytes(weight, of) / rows;
+
+    for (uint64_t end = from + bytes, n; from < end; from += n, to += n) {
+        const uint64_t row = from / row_bytes, in = from % row_bytes;
+
+        n = row_bytes - in < end - from ? row_bytes - in : end - from;
+        convert(of, weight->dtype, weight->scale, row_in_file(&model->sizes, row) * row_bytes + in,
+                n, to);
     }
 }
 
@@ -55,7 +110,8 @@ void td_llama_read_weight(const td_llama *model, uint32_t i, uint64_t from, uint
     char *at = to;
 
     if (!weight->parts[0]) {
-        make_rotation(model, from / sizeof(float), bytes / sizeof(float), to);
+        make_rotation(model, &model->sizes.rotations[weight->rotation], from / sizeof(float),
+                      bytes / sizeof(float), to);
         return;
     }
     for (int part = 0; part < TD_LLAMA_PARTS && weight->parts[part]; part++) {
@@ -67,7 +123,10 @@ void td_llama_read_weight(const td_llama *model, uint32_t i, uint64_t from, uint
         begin += all;
         if (skipped >= end)
             continue;
-        convert(weight->parts[part], weight->dtype, skipped, end - skipped, at);
+        if (weight->reorders[part])
+            convert_rows(model, weight, weight->parts[part], skipped, end - skipped, at);
+        else
+            convert(weight->parts[part], weight->dtype, weight->scale, skipped, end - skipped, at);
         at += end - skipped;
     }
 }

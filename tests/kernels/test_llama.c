@@ -449,7 +449,7 @@ static void test_refusals(void **state)
     } cases[] = {
         {{.key = "general.architecture", .text = "mamba"},
          TANDEM_ERROR_UNSUPPORTED,
-         "general.architecture is \"mamba\"; it must be \"llama\""},
+         "general.architecture is \"mamba\"; it must be llama, qwen2, qwen3, gemma, gemma2 or gemma3"},
         {{.lacks = "general.architecture"}, TANDEM_ERROR_PROTOCOL, "general.architecture"},
         {{.lacks = "llama.block_count"}, TANDEM_ERROR_PROTOCOL, "llama.block_count"},
         {{.key = "llama.block_count", .number = 0},
@@ -493,14 +493,26 @@ static void test_refusals(void **state)
         {{.lacks = "llama.attention.layer_norm_rms_epsilon"},
          TANDEM_ERROR_PROTOCOL,
          "llama.attention.layer_norm_rms_epsilon"},
-        {{.key = "llama.rope.scaling.type", .text = "yarn"},
+        {{.key = "llama.rope.scaling.type", .text = "longrope"},
          TANDEM_ERROR_UNSUPPORTED,
-         "llama.rope.scaling.type is there"},
+         "llama.rope.scaling.type is \"longrope\"; it must be none, linear or yarn"},
+        {{.key = "llama.rope.scaling.type", .number = 1},
+         TANDEM_ERROR_PROTOCOL,
+         "llama.rope.scaling.type"},
+        {{.key = "llama.rope.dimension_count", .number = 12},
+         TANDEM_ERROR_UNSUPPORTED,
+         "llama.rope.dimension_count is 12; it must be a multiple of 8"},
         {{.key = "llama.expert_count", .number = 8},
          TANDEM_ERROR_UNSUPPORTED,
          "llama.expert_count is there"},
-        {{.adds = "rope_freqs.weight"}, TANDEM_ERROR_UNSUPPORTED, "rope_freqs.weight is there"},
-        {{.adds = "blk.0.attn_q.bias"}, TANDEM_ERROR_UNSUPPORTED, "blk.0.attn_q.bias is there"},
+        {{.adds = "rope_freqs.weight"}, TANDEM_ERROR_PROTOCOL, "rope_freqs.weight"},
+        {{.adds = "blk.0.attn_q.bias"}, TANDEM_ERROR_PROTOCOL, "blk.0.attn_k.bias"},
+        {{.adds = "blk.0.attn_k.bias"},
+         TANDEM_ERROR_UNSUPPORTED,
+         "blk.0.attn_k.bias is there, which nothing here computes for the architecture llama"},
+        {{.adds = "blk.1.attn_q_norm.weight"},
+         TANDEM_ERROR_UNSUPPORTED,
+         "blk.1.attn_q_norm.weight is there"},
         {{.lacks = "token_embd.weight"}, TANDEM_ERROR_PROTOCOL, "token_embd.weight"},
         {{.lacks = "output_norm.weight"}, TANDEM_ERROR_PROTOCOL, "output_norm.weight"},
         {{.lacks = "blk.1.attn_v.weight"}, TANDEM_ERROR_PROTOCOL, "blk.1.attn_v.weight"},
@@ -513,7 +525,8 @@ static void test_refusals(void **state)
     refuse(NULL, 0, 0, TANDEM_ERROR_ARG, "slots is 0; it must be at least 1");
     refuse(NULL, 1, 49, TANDEM_ERROR_ARG, "context is 49; the model was trained for 48");
     refuse(NULL, 1 << 30, 48, TANDEM_ERROR_ARG, "numbers.wanted: the most is");
-    refuse_cache(&base, 3, TANDEM_ERROR_ARG, "cache is 3; it must be 0 (f16), 1 (k8v8) or 2 (k4v8)");
+    refuse_cache(&base, 4, TANDEM_ERROR_ARG,
+                 "cache is 4; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)");
     narrow.head_dim = narrow.rotated_channels = 32;
     refuse_cache(&narrow, 1, TANDEM_ERROR_UNSUPPORTED, "its heads have 32 channels");
 }

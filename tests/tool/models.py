@@ -172,7 +172,7 @@ class Numbers(unittest.TestCase):
             ("logits", ("--model", path, "--tokens", "1", "--out", out), 1, "speechless.gguf", "general.architecture"),
             ("perplexity", ("--text", "e"), 2, "--model is missing"),
             ("perplexity", ("--model", path), 2, "--text is missing"),
-            ("perplexity", ("--model", path, "--text", "e", "--kv", "k3v3"), 2, '--kv "k3v3" is none of f16, k8v8, k4v8'),
+            ("perplexity", ("--model", path, "--text", "e", "--kv", "k3v3"), 2, '--kv "k3v3" is none of f16, k8v8, k4v8, f32'),
             ("perplexity", ("--model", path, "--text", "e", "--kv", "k8v8", "--attention", "8b"), 2, "--attention must be f16 or auto"),
             ("perplexity", ("--model", path, "--text", "e", "--context", "1"), 2, "--context", "from 2 to"),
             ("perplexity", ("--model", path, "--text", "e", "--tokens", "1"), 2, "--tokens", "from 2 to"),

@@ -410,13 +410,15 @@ typedef struct tandem_model_desc {
 /* Loads a file onto the session's device:
  * - safetensors: tensors of each dtype that jobs read. One that carries a graph is a network, too: its graph is checked
  *   wholly, for any sizes, and the text of an error says where it is wrong;
- * - GGUF: a language model of Llama's architecture, which is a network. Weights stay in the file's blocks; F32 and BF16
- *   matrices become F16. A run computes tokens of some sequences: its numbers are batch (sequences), tokens (of each) and
- *   wanted (rows of logits); its uniforms ids and positions, I32 [batch * tokens], and rows, I32 [wanted], counted through
- *   all sequences; its output logits, F32 [wanted, words]. An instance keeps keys and values of each token at its position
- *   of its sequence, so that each run goes on where others ended; a position below 0 is none. Caches in another format than
- *   F16 take about a half of the memory, or two fifths; a run has at most 64 tokens of a sequence then, which follow one
- *   another, and heads must have 64 or 128 channels. The file is mapped while it is read, so it must not shrink meanwhile.
+ * - GGUF: a language model of the architecture llama (Llama 2 and 3, Mistral, SmolLM2), qwen2, qwen3, gemma, gemma2 or gemma3,
+ *   which is a network. Weights stay in the file's blocks (Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K); F32 and BF16 matrices become
+ *   F16. A run computes tokens of some sequences: its numbers are batch (sequences), tokens (of each) and wanted (rows of
+ *   logits); its uniforms ids and positions, I32 [batch * tokens], and rows, I32 [wanted], counted through all sequences; its
+ *   output logits, F32 [wanted, words]. An instance keeps keys and values of each token at its position of its sequence, so
+ *   that each run goes on where others ended; a position below 0 is none. Caches as codes take about a half of the memory, or
+ *   two fifths; a run has at most 64 tokens of a sequence then, which follow one another, heads must have 64 or 128 channels,
+ *   and see all tokens before them, uncapped. With TANDEM_CACHE_F32 a CPU computes all in float32. The file is mapped while it
+ *   is read, so it must not shrink meanwhile.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
  *          that nothing here computes, and for sequences, context and cache where tandemd computes; NOMEM; DEVICE.
  * Owner: the session owns the model until tandem_model_destroy(); what desc points to need only live during the call.

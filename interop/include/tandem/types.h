@@ -157,9 +157,9 @@ typedef enum tandem_granularity {
  * bias: O = softmax(scale * Q K^T + bias) V; where it is -inf a row does not attend to a key.
  * position: row i attends to keys 0 to position[i] alone, as if it were key position[i] of a longer sequence; below 0 to none, from
  * kv_len on to all. So rows whose keys a cache has, with others before and behind them, see what is before them. causal is 0 then.
- * With any of these precision is AUTO or F16 and smooth DEFAULT or NONE, else it is UNSUPPORTED, as codes are; on a GPU q, k and v
  * window: with causal or position a row attends only to the last `window` keys up to its own: to key j if j > its own - window.
  * softcap: scale * Q K^T becomes softcap * tanh(scale * Q K^T / softcap), before a bias is added.
+ * With any of these precision is AUTO or F16 and smooth DEFAULT or NONE, else it is UNSUPPORTED, as codes are; on a GPU q, k and v
  * must all be F16, or all BF16.
  * A NaN or Inf in a row of Q makes that row of O NaN; one in a row of K or V makes NaN those rows of O that
  * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
@@ -178,9 +178,9 @@ typedef struct tandem_attention {
     tandem_view length; /* I32, [batch, 1, 1, 1]: dense ones have stride_batch 1; dtype NONE: all keys count */
     tandem_view bias;   /* [batch, heads, q_len, kv_len], F16, BF16 or F32, repeated where a stride is 0; dtype NONE: none is added */
     tandem_view position; /* I32, [batch, 1, q_len, 1]: dense ones have stride_row 1; dtype NONE: as `causal` says */
-} tandem_attention;
     float softcap;        /* 0: none */
     uint32_t window;      /* keys; 0: all */
+} tandem_attention;
 
 /* Q, K and V that are quantised already, as a projection's epilogue can write them: attention without its prologue.
  * All three of them, or none; precision AUTO or 8B, smooth DEFAULT or NONE, lse not wanted. Rows are padded to
@@ -235,12 +235,12 @@ typedef struct tandem_norm {
     uint32_t kind;        /* tandem_norm_kind */
     float epsilon;        /* 0: 1e-5 */
     uint32_t reserved[2]; /* 0 */
-} tandem_norm;
     tandem_view rotation; /* F32, [1, 1, positions, rotated_channels]; dtype NONE: nothing is rotated, and what follows is 0 */
     tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1; below 0 counts as 0, from `positions` on as the
                              last */
     uint32_t positions;   /* rows of the rotation */
     uint32_t rotated_channels; /* a multiple of 8, at most channels */
+} tandem_norm;
 
 typedef enum tandem_activation {
     TANDEM_ACTIVATION_NONE = 0,
@@ -365,9 +365,11 @@ typedef struct tandem_scatter {
 
 /* How a cache of keys and values is kept. */
 typedef enum tandem_cache_format {
-    TANDEM_CACHE_F16 = 0,  /* as fp16, which is no cache of the operations below: they take the other two */
+    TANDEM_CACHE_F16 = 0,  /* as fp16, which is no cache of the operations below: they take the next two */
     TANDEM_CACHE_K8V8 = 1, /* keys INT8, values FP8 E4M3 */
-    TANDEM_CACHE_K4V8 = 2  /* keys INT4 */
+    TANDEM_CACHE_K4V8 = 2, /* keys INT4 */
+    TANDEM_CACHE_F32 = 3   /* as float32, and all of a language model is computed in it: what others are compared with. CPUs
+                              alone do that; no cache of the operations below */
 } tandem_cache_format;
 
 /* What a cache keeps of one sequence's keys and values for one head, of `entries` positions: bytes, which begin at a multiple of 16.

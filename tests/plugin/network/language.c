@@ -301,8 +301,8 @@ static void test_refusals_of_calls(void **state)
     desc.struct_bytes--;
     REFUSED(&r, ARG, "desc.struct_bytes is", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
-    desc.cache = 3;
-    REFUSED(&r, ARG, "cache is 3; it must be 0 (f16), 1 (k8v8) or 2 (k4v8)",
+    desc.cache = 4;
+    REFUSED(&r, ARG, "cache is 4; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)",
             tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
     desc.path = NULL;
