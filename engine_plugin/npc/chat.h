@@ -24,6 +24,19 @@ typedef struct td_chat_form {
 const td_chat_form *td_chat_find(const char *name);
 /* By the text under tokenizer.chat_template; NULL if it is none that is known. */
 const td_chat_form *td_chat_recognise(td_gguf_string program);
+/* One by hand, as JSON: what goes before each text and behind it, and what opens a reply.
+ *   {"system": ["", "\n\n"], "user": ["USER: ", "\n"], "reply": ["NPC: ", "\n"], "opening": "NPC:",
+ *    "system_in_user": false, "trims": true}
+ * Only "user" and "reply" have to be there; a reply is opened by what goes before it, unless "opening"
+ * says otherwise. ARG, naming the member, where it is wrong; NOMEM. */
+typedef struct td_chat_own td_chat_own;
+tandem_status td_chat_own_create(const char *text, td_chat_own **out, char *why, size_t why_bytes);
+void td_chat_own_destroy(td_chat_own **own); /* accepts NULL in it */
+const td_chat_form *td_chat_own_form(const td_chat_own *own);
+/* What a name is, or such JSON, or, with NULL for both, a file's program: *form is NULL where that is
+ * none that is known. The caller destroys *own. UNSUPPORTED for another name; as above. */
+tandem_status td_chat_choose(const char *name, td_gguf_string program, td_chat_own **own,
+                             const td_chat_form **form, char *why, size_t why_bytes);
 /* Each of those that are known, by index; NULL behind the last. */
 const td_chat_form *td_chat_at(size_t index);
 

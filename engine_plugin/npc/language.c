@@ -13,17 +13,17 @@
 /* The form that was asked for, or the file's own. */
 static tandem_status find_form(tandem_language *l, const td_gguf *file, const char *name, char *why)
 {
-    td_gguf_string program;
+    td_gguf_string program = {"", 0};
+    char what[TD_WHY_BYTES] = "";
 
-    if (name) {
-        l->form = td_chat_find(name);
-        return l->form ? TANDEM_OK
-                       : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                                 "desc.form is '" TD_NAME "', which is not known", TD_NAMED(name));
-    }
-    if (td_gguf_text(file, "tokenizer.chat_template", &program, why, TD_WHY_BYTES) == TANDEM_OK)
-        l->form = td_chat_recognise(program);
-    return TANDEM_OK;
+    if (td_gguf_find(file, "tokenizer.chat_template"))
+        td_gguf_text(file, "tokenizer.chat_template", &program, what, sizeof what);
+    const tandem_status status =
+        td_chat_choose(name, program, &l->own_form, &l->form, what, sizeof what);
+    return status == TANDEM_OK
+               ? status
+               : td_fail(why, TD_WHY_BYTES, status, "desc.form is %s%s",
+                         status == TANDEM_ERROR_UNSUPPORTED ? "" : "no form: ", what);
 }
 
 static tandem_status read_vocabulary(tandem_language *l, const tandem_language_desc *desc,
@@ -68,6 +68,7 @@ static void free_language(tandem_language *l)
 {
     td_token_tree_destroy(&l->tree);
     td_tokenizer_destroy(&l->tokenizer);
+    td_chat_own_destroy(&l->own_form);
     free(l);
 }
 

@@ -17,6 +17,7 @@ struct tandem_language {
     td_tokenizer *tokenizer;
     td_token_tree *tree;
     const td_chat_form *form; /* NULL: none that is known */
+    td_chat_own *own_form;    /* or NULL */
     uint32_t precision, context;
     uint64_t npc_bytes;
     atomic_uint npcs;

@@ -15,7 +15,7 @@ enum { TOKEN_BYTES = 256 };
 
 typedef struct arguments {
     const char *model, *listen, *port, *slots, *queue, *connections, *timeout, *context;
-    const char *token_file, *attention, *rung, *socket, *threads;
+    const char *token_file, *attention, *rung, *socket, *threads, *form;
     uint32_t precision, rung_value;
     uint64_t thread_count;
     char token[TOKEN_BYTES];
@@ -73,7 +73,7 @@ static int read_arguments(int argc, char **argv, arguments *a, serve_options *to
         {"--timeout", &a->timeout, NULL},       {"--context", &a->context, NULL},
         {"--token-file", &a->token_file, NULL}, {"--attention", &a->attention, NULL},
         {"--rung", &a->rung, NULL},             {"--socket", &a->socket, NULL},
-        {"--threads", &a->threads, NULL}};
+        {"--threads", &a->threads, NULL},       {"--form", &a->form, NULL}};
     int status = tool_parse("serve", argc, argv, options, sizeof options / sizeof *options);
 
     if (status != TOOL_OK)
@@ -100,7 +100,7 @@ static int open_language(server *s, const arguments *a)
         .job_class = TANDEM_CLASS_BACKGROUND, .error_text = why, .error_text_bytes = sizeof why);
     const tandem_language_desc language =
         TANDEM_INIT(tandem_language_desc, .path = a->model, .context = s->options.context,
-                    .precision = a->precision);
+                    .precision = a->precision, .form = a->form);
     const char *slash = strrchr(a->model, '/'), *name = slash ? slash + 1 : a->model;
 
     snprintf(s->model, sizeof s->model, "%s", name);

@@ -26,6 +26,9 @@ const char *const tool_generate_help =
     "  --prompt T       the text; with - it comes from standard input\n"
     "  --plain          the model goes on with the text; default: it is what a user says, with what the\n"
     "                   model wants around that\n"
+    "  --form F         by the form of this name, or one by hand, what goes before and behind each turn, as JSON:\n"
+    "                   {\"user\": [\"USER: \", \"\\n\"], \"reply\": [\"NPC: \", \"\\n\"]}, with \"system\" and \"opening\"\n"
+    "                   if need be; default: as the model's file says\n"
     "  --tokens N       at most so many tokens of a reply; default: 128\n"
     "  --stop LIST      texts that end a reply, with | between; they are not shown\n"
     "  --grammar F      a reply is what this grammar allows, in GBNF\n"
@@ -63,7 +66,7 @@ const char *const tool_generate_help =
 enum { MOST_TOKENS = 1 << 20, LISTED = 64 /* stops, biases */ };
 
 typedef struct arguments {
-    const char *model, *prompt, *tokens, *stop, *grammar, *schema, *attention, *kv, *rung, *socket, *threads;
+    const char *model, *prompt, *form, *tokens, *stop, *grammar, *schema, *attention, *kv, *rung, *socket, *threads;
     const char *temperature, *seed, *top_k, *typical, *top_p, *min_p, *xtc, *xtc_from, *repetition,
         *frequency, *presence, *penalty_last, *dry, *dry_base, *dry_length, *bias;
     bool plain, json;
@@ -170,6 +173,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
     const tool_option options[] = {
         {"--model", &a->model, NULL},           {"--prompt", &a->prompt, NULL},
         {"--plain", NULL, &a->plain},           {"--tokens", &a->tokens, NULL},
+        {"--form", &a->form, NULL},
         {"--stop", &a->stop, NULL},             {"--temperature", &a->temperature, NULL},
         {"--grammar", &a->grammar, NULL},       {"--json-schema", &a->schema, NULL},
         {"--seed", &a->seed, NULL},             {"--top-k", &a->top_k, NULL},
@@ -207,26 +211,35 @@ static tandem_status encode(const arguments *a, tool_language *l, const char *te
     static const char key[] = "tokenizer.chat_template";
     const td_chat_turn turn = {TD_CHAT_USER, text, bytes};
     const td_text_part part = {text, bytes, false};
-    td_gguf_string program;
+    td_gguf_string program = {"", 0};
     char why[400] = "no memory for tokens";
+    bool form_is_wrong = false;
     tandem_status status;
 
     if (a->plain) {
         status = tool_encode(l->tokenizer, &part, tokens, why, sizeof why);
     } else {
-        status = td_gguf_text(&l->file, key, &program, why, sizeof why);
-        const td_chat_form *form = status == TANDEM_OK ? td_chat_recognise(program) : NULL;
+        td_chat_own *own = NULL;
+        const td_chat_form *form = NULL;
 
+        status = a->form ? TANDEM_OK : td_gguf_text(&l->file, key, &program, why, sizeof why);
+        if (status == TANDEM_OK)
+            status = td_chat_choose(a->form, program, &own, &form, why, sizeof why);
+        form_is_wrong = a->form && status != TANDEM_OK;
         if (form)
             status = td_chat_encode(l->tokenizer, form, &turn, 1, true, tokens, why, sizeof why);
         else if (status == TANDEM_OK)
             status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
-                             "%s is in no form that is known; --plain goes without", key);
+                             "%s is in no form that is known; --form says one, --plain goes "
+                             "without",
+                             key);
+        td_chat_own_destroy(&own);
     }
     if (status == TANDEM_OK && !tokens->count)
         status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "the text has no token");
     if (status != TANDEM_OK)
-        snprintf(l->why, sizeof l->why, "--model '%s': %s", a->model, why);
+        snprintf(l->why, sizeof l->why, "%s '%s': %s", form_is_wrong ? "--form" : "--model",
+                 form_is_wrong ? a->form : a->model, why);
     return status;
 }
 

@@ -26,6 +26,7 @@ const char *const tool_serve_help =
     "                     the way of computing; default: auto, the best that there is\n"
     "  --socket PATH      compute in the tandemd that listens there, which opens the model itself: beneath a\n"
     "                     model_dir of its own; games' frames go first there\n"
+    "  --form F           the form of dialogues, as `tandem help generate` says; default: the file's own\n"
     "  --threads N        threads that a CPU computes on; default: all cores\n"
     "\n"
     "  POST /v1/chat/completions   messages, temperature, top_p, max_tokens, n, stop, seed, stream,\n"

@@ -509,6 +509,8 @@ static void test_refusals(void **state)
     must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = "/none"), &made), TANDEM_ERROR_IO, "/none");
     must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .form = "klingon"), &made),
               TANDEM_ERROR_UNSUPPORTED, "desc.form is 'klingon'");
+    must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .form = "{\"user\": 1}"), &made),
+              TANDEM_ERROR_ARG, "desc.form is no form: \"user\" must be two strings");
     must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .precision = 9), &made), TANDEM_ERROR_ARG,
               "desc.precision is 9");
     assert_null(made);

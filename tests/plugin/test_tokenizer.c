@@ -507,6 +507,59 @@ static void test_chat_is_safe(void **state)
     td_tokenizer_destroy(&t);
 }
 
+/* Forms as JSON: what is left out, and what is refused. */
+static void test_chat_by_hand(void **state)
+{
+    static const char whole[] = "{\"system\": [\"S:\", \";\"], \"user\": [\"<u>\", \"</u>\\n\"],"
+                                " \"reply\": [\"<r>\", \"</r>\"], \"opening\": \"<o>\","
+                                " \"system_in_user\": true, \"trims\": true}";
+    static const struct {
+        const char *json, *says;
+    } refused[] = {
+        {"{", "line 1"},
+        {"{\"user\": [\"a\", \"b\"]}", "\"reply\" is missing"},
+        {"{\"reply\": [\"a\", \"b\"]}", "\"user\" is missing"},
+        {"{\"user\": \"a\"}", "\"user\" must be two strings"},
+        {"{\"user\": [\"a\"]}", "\"user\" must be two strings"},
+        {"{\"user\": [\"a\", 1]}", "\"user\" must be two strings"},
+        {"{\"opening\": 1}", "\"opening\" must be a string"},
+        {"{\"trims\": 1}", "\"trims\" must be true or false"},
+        {"{\"assistant\": []}", "\"assistant\" is none of system, user, reply"},
+    };
+    static const td_chat_turn turns[] = {{TD_CHAT_SYSTEM, "x ", 2}, {TD_CHAT_USER, "y", 1}};
+    td_tokenizer *t = bytes_as_tokens(false);
+    const td_chat_form *form = NULL;
+    td_chat_own *own = NULL;
+    td_tokens tokens = {0};
+    char why[300] = "";
+
+    (void)state;
+    assert_int_equal(td_chat_choose(whole, (td_gguf_string){0}, &own, &form, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_chat_encode(t, form, turns, 2, true, &tokens, NULL, 0), TANDEM_OK);
+    char *text = token_decode(t, &tokens);
+    assert_string_equal(text, "<u>S:x;y</u>\n<o>");
+    free(text);
+    td_tokens_free(&tokens);
+    td_chat_own_destroy(&own);
+    assert_null(own);
+    assert_int_equal(td_chat_own_create("{\"user\": [\"\", \"\"], \"reply\": [\"r\", \"\"]}", &own, why, sizeof why),
+                     TANDEM_OK);
+    assert_string_equal(td_chat_own_form(own)->opening, "r");
+    td_chat_own_destroy(&own);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(td_chat_own_create(refused[i].json, &own, why, sizeof why), TANDEM_ERROR_ARG);
+        if (!strstr(why, refused[i].says))
+            fail_msg("\"%s\" instead of \"%s\"", why, refused[i].says);
+        assert_null(own);
+    }
+    assert_int_equal(td_chat_choose("klingon", (td_gguf_string){0}, &own, &form, why, sizeof why),
+                     TANDEM_ERROR_UNSUPPORTED);
+    assert_int_equal(td_chat_choose(NULL, (td_gguf_string){"<|im_start|>", 12}, &own, &form, why, sizeof why),
+                     TANDEM_OK);
+    assert_string_equal(form->name, "chatml");
+    td_tokenizer_destroy(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -515,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_parts),         cmocka_unit_test(test_added),
         cmocka_unit_test(test_streaming),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_chat),          cmocka_unit_test(test_chat_is_safe),
+        cmocka_unit_test(test_chat_by_hand),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,7 +41,10 @@ typedef struct tandem_language_desc {
     uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for, which it is to
                               be where tandemd computes */
     const char *path;      /* a GGUF file: see tandem_model_create() */
-    const char *form;      /* of dialogues: "chatml", "llama3", "mistral", ...; NULL: as the file has it, if it is known */
+    const char *form;      /* of dialogues: "chatml", "gemma", "llama2", "llama3", "mistral", "mistral-v3", "phi", "phi4" or "zephyr";
+                              or what goes before and behind each turn, as JSON: {"user": ["USER: ", "\n"], "reply": ["NPC: ",
+                              "\n"]}, with "system", too, if need be, "opening" of a reply, "system_in_user" and "trims", true or
+                              false. NULL: as the file has it, if it is known */
     uint32_t precision;    /* tandem_precision of attention; AUTO: f16 */
     uint32_t reserved;     /* 0 */
 } tandem_language_desc;
