@@ -10,12 +10,13 @@
 #include "engine_plugin/client/network.h"
 #include "interop/os/file.h"
 #include "interop/os/memory.h"
+#include "kernels/model/folder.h"
 
 enum { TENSOR_ALIGNMENT = 256, PREFIX_BYTES = 8 /* a length */ };
 
 static bool is_gguf(const td_model_load *load)
 {
-    return load->gguf.bytes != NULL;
+    return load->gguf.tensors != NULL;
 }
 
 /* --- Opening --- */
@@ -36,7 +37,7 @@ static bool begins_as_gguf(const char *path)
 static tandem_status open_gguf(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
     const uint32_t sequences = desc->sequences ? desc->sequences : 1;
-    tandem_status status = td_gguf_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
+    tandem_status status = td_checkpoint_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
 
     if (status == TANDEM_OK)
         status = td_llama_open(&load->gguf, sequences, desc->context, desc->cache, &load->llama, why, TD_WHY_BYTES);
@@ -61,7 +62,7 @@ static tandem_status open_safetensors(td_model_load *load, const tandem_model_de
 
 tandem_status td_model_file_open(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
-    return begins_as_gguf(desc->path) ? open_gguf(load, desc, why) : open_safetensors(load, desc, why);
+    return begins_as_gguf(desc->path) || td_folder_is(desc->path) ? open_gguf(load, desc, why) : open_safetensors(load, desc, why);
 }
 
 void td_model_file_close(td_model_load *load)
@@ -255,6 +256,10 @@ static tandem_status keep_gguf(const td_gguf *file, int *fd, char *why)
 {
     uint64_t bytes = file->size;
 
+    if (!file->bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "tandemd computes no folder's model, but GGUF files");
+
     for (uint32_t i = 0; i < file->tensor_count; i++)
         bytes = file->tensors[i].offset < bytes ? file->tensors[i].offset : bytes;
     return td_memfd_make_sparse("tandem-graph", file->bytes, bytes, file->size, fd, why, TD_WHY_BYTES);
@@ -265,11 +270,11 @@ tandem_status td_model_file_keep_header(td_model_load *load, char *why)
 {
     int fd = -1;
     const tandem_status status =
-        load->gguf.bytes ? keep_gguf(&load->gguf, &fd, why) : keep_safetensors(&load->file, &fd, why);
+        is_gguf(load) ? keep_gguf(&load->gguf, &fd, why) : keep_safetensors(&load->file, &fd, why);
 
     if (status == TANDEM_OK) {
         load->model->header = fd;
-        load->model->header_bytes = load->gguf.bytes ? load->gguf.size : load->file.file_bytes;
+        load->model->header_bytes = is_gguf(load) ? load->gguf.size : load->file.file_bytes;
     }
     return status;
 }

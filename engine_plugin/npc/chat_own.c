@@ -81,7 +81,8 @@ static tandem_status read_form(reader *r)
 
     if (json->values->type != TD_JSON_OBJECT)
         return td_fail(r->why, r->why_bytes, TANDEM_ERROR_ARG, "it must be an object");
-    TD_JSON_EACH (json, 0, i) {
+    TD_JSON_EACH (json, 0, i)
+    {
         const tandem_status status = read_member(r, &json->values[i]);
 
         if (status != TANDEM_OK)

@@ -91,14 +91,14 @@ static candidate pop(encoder *e)
     return first;
 }
 
-/* Pairs of tokens merge by the file's list; pairs of texts to any token that has both. */
+/* Pairs of tokens merge by the file's list; without one, pairs of texts to any token that has both. */
 static void consider(encoder *e, int32_t left, int32_t right)
 {
     if (left == NO_SYMBOL || right == NO_SYMBOL)
         return;
     const symbol *a = &e->symbols[left], *b = &e->symbols[right];
     candidate c = {.left = left, .right = right, .bytes = a->bytes + b->bytes};
-    if (e->t->bytewise) {
+    if (e->t->merges) {
         const td_merge *merge = td_vocabulary_merge(e->t, a->token, b->token);
 
         if (!merge)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "engine_plugin/client/client.h"
+#include "kernels/model/folder.h"
 
 /* The form that was asked for, or the file's own. */
 static tandem_status find_form(tandem_language *l, const td_gguf *file, const char *name, char *why)
@@ -31,7 +32,7 @@ static tandem_status read_vocabulary(tandem_language *l, const tandem_language_d
 {
     char what[TD_WHY_BYTES] = "";
     td_gguf file;
-    tandem_status status = td_gguf_open(desc->path, &file, what, sizeof what);
+    tandem_status status = td_checkpoint_open(desc->path, &file, what, sizeof what);
 
     if (status == TANDEM_OK) {
         status = td_tokenizer_create(&file, &l->tokenizer, what, sizeof what);

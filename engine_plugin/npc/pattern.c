@@ -8,7 +8,7 @@
 #include <pcre2.h>
 #include <stdlib.h>
 
-enum { STAGES = 2 };
+enum { STAGES = 4, MOST_PATTERN_BYTES = 1 << 12 };
 
 /* Within brackets: Unicode's white space. PCRE2's own \s has U+180E as well, which is none. */
 #define SPACES "\\t-\\r \\x{85}\\p{Z}"
@@ -64,11 +64,26 @@ static const struct model *find_model(const char *name, size_t bytes)
     return NULL;
 }
 
+static tandem_status compile(td_pattern *pattern, int stage, const char *text, size_t bytes,
+                             tandem_status otherwise, char *why, size_t why_bytes)
+{
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK;
+    int error;
+    size_t where;
+
+    pattern->stages[stage] =
+        pcre2_compile((PCRE2_SPTR)text, bytes, options, &error, &where, NULL);
+    return pattern->stages[stage]
+               ? TANDEM_OK
+               : td_fail(why, why_bytes, otherwise,
+                         "PCRE2 cannot compile a pattern: error %d at %zu", error, where);
+}
+
 tandem_status td_pattern_create(const char *name, size_t bytes, td_pattern **out, char *why,
                                 size_t why_bytes)
 {
     const struct model *model = find_model(name, bytes);
-    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK;
+    tandem_status status = TANDEM_OK;
 
     *out = NULL;
     if (!model)
@@ -79,20 +94,70 @@ tandem_status td_pattern_create(const char *name, size_t bytes, td_pattern **out
     if (!pattern)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a pattern");
     pattern->traits = model->traits;
-    for (int i = 0; i < STAGES && model->stages[i]; i++) {
-        int error;
-        size_t where;
+    for (int i = 0; i < STAGES && model->stages[i] && status == TANDEM_OK; i++)
+        status = compile(pattern, i, model->stages[i], strlen(model->stages[i]),
+                         TANDEM_ERROR_NOMEM, why, why_bytes);
+    if (status == TANDEM_OK)
+        *out = pattern;
+    else
+        td_pattern_destroy(&pattern);
+    return status;
+}
 
-        pattern->stages[i] = pcre2_compile((PCRE2_SPTR)model->stages[i], PCRE2_ZERO_TERMINATED,
-                                           options, &error, &where, NULL);
-        if (!pattern->stages[i]) {
-            td_pattern_destroy(&pattern);
-            return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
-                           "PCRE2 cannot compile a pattern: error %d at %zu", error, where);
-        }
+/* With \s and \S as Unicode has them; 0 where that is too long. */
+static size_t with_spaces(const td_pattern_text *from, char to[MOST_PATTERN_BYTES])
+{
+    bool in_brackets = false;
+    size_t count = 0;
+
+    for (size_t i = 0; i < from->length; i++) {
+        const bool escaped = from->bytes[i] == '\\' && i + 1 < from->length;
+        const char c = from->bytes[escaped ? i + 1 : i];
+        const char *put = NULL;
+
+        if (escaped && c == 's')
+            put = in_brackets ? SPACES : SPACE;
+        else if (escaped && c == 'S' && !in_brackets)
+            put = NO_SPACE;
+        if (count + sizeof NO_SPACE + 2 > MOST_PATTERN_BYTES)
+            return 0;
+        if (put)
+            memcpy(to + count, put, strlen(put));
+        else
+            memcpy(to + count, from->bytes + i, escaped ? 2 : 1);
+        count += put ? strlen(put) : escaped ? 2 : 1;
+        in_brackets = escaped ? in_brackets : c == '[' || (in_brackets && c != ']');
+        i += escaped;
     }
-    *out = pattern;
-    return TANDEM_OK;
+    return count;
+}
+
+tandem_status td_pattern_create_of(const td_pattern_text *texts, uint64_t count,
+                                   td_pattern_traits traits, td_pattern **out, char *why,
+                                   size_t why_bytes)
+{
+    td_pattern *pattern = calloc(1, sizeof *pattern);
+    tandem_status status = TANDEM_OK;
+
+    *out = NULL;
+    if (!pattern)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a pattern");
+    pattern->traits = traits;
+    for (uint64_t i = 0; i < count && status == TANDEM_OK; i++) {
+        char text[MOST_PATTERN_BYTES];
+        const size_t bytes = i < STAGES ? with_spaces(&texts[i], text) : 0;
+
+        status = bytes ? compile(pattern, (int)i, text, bytes, TANDEM_ERROR_UNSUPPORTED, why,
+                                 why_bytes)
+                       : td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                                 "pattern %d is empty or has more than %d bytes, or is the %dth",
+                                 (int)i, MOST_PATTERN_BYTES, STAGES + 1);
+    }
+    if (status == TANDEM_OK)
+        *out = pattern;
+    else
+        td_pattern_destroy(&pattern);
+    return status;
 }
 
 void td_pattern_destroy(td_pattern **pattern)

@@ -16,10 +16,20 @@ typedef struct td_pattern_traits {
     bool begins;      /* texts begin with a token for that, unless the file says otherwise */
 } td_pattern_traits;
 
+typedef struct td_pattern_text {
+    const char *bytes;
+    size_t length;
+} td_pattern_text;
+
 /* `name`: as the key tokenizer.ggml.pre has it, `bytes` long. UNSUPPORTED, naming it, where it is
  * none of those that are known; NOMEM. */
 tandem_status td_pattern_create(const char *name, size_t bytes, td_pattern **out, char *why,
                                 size_t why_bytes);
+/* The same by regular expressions as tokenizer.json has them, each of which cuts what the one before
+ * it left whole: UNSUPPORTED where PCRE2 does not take one. */
+tandem_status td_pattern_create_of(const td_pattern_text *texts, uint64_t count,
+                                   td_pattern_traits traits, td_pattern **out, char *why,
+                                   size_t why_bytes);
 void td_pattern_destroy(td_pattern **pattern);
 td_pattern_traits td_pattern_traits_of(const td_pattern *pattern);
 

@@ -4,8 +4,8 @@
  *
  * Two kinds are known. Byte-level BPE ("gpt2") cuts a text into words (pattern.h) and merges each
  * word's bytes, pair by pair, in the order of the file's merges. SentencePiece's BPE ("llama")
- * merges the characters of a whole text, the pair with the highest score first; a character that
- * the vocabulary lacks is spelled in bytes. A tokenizer never changes once it is made: any number
+ * merges the characters of a whole text, the pair with the highest score first or, where there is a
+ * list of merges, in its order; a character that the vocabulary lacks is spelled in bytes. A tokenizer never changes once it is made: any number
  * of threads may use it.
  */
 #ifndef TD_NPC_TOKENIZER_H

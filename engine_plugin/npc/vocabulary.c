@@ -362,7 +362,16 @@ static bool index_whole(loader *l)
 
 /* --- Merges --- */
 
+/* Of characters, kernels/model/folder.h; files with scores go by these. */
+static const char folders_merges[] = "tandem.tokenizer.merges";
+
 /* "left right" */
+static uint32_t merged_text(const td_tokenizer *t, td_gguf_string from, char *to)
+{
+    return t->bytewise ? unprintable(from, to)
+                       : (uint32_t)td_vocabulary_spaces(from.bytes, from.length, to);
+}
+
 static bool load_merge(loader *l, uint32_t order, td_gguf_string text)
 {
     const td_tokenizer *t = l->t;
@@ -373,10 +382,10 @@ static bool load_merge(loader *l, uint32_t order, td_gguf_string text)
     if (space && text.length <= MOST_TOKEN_BYTES) {
         const td_gguf_string first = {text.bytes, (uint64_t)(space - text.bytes)},
                              rest = {space + 1, text.length - first.length - 1};
-        const uint32_t left_bytes = unprintable(first, left);
+        const uint32_t left_bytes = merged_text(t, first, left);
 
         memcpy(both, left, left_bytes);
-        const uint32_t right_bytes = unprintable(rest, both + left_bytes);
+        const uint32_t right_bytes = merged_text(t, rest, both + left_bytes);
         ids[0] = td_vocabulary_find(t, left, left_bytes);
         ids[1] = td_vocabulary_find(t, both + left_bytes, right_bytes);
         ids[2] = td_vocabulary_find(t, both, left_bytes + right_bytes);
@@ -393,7 +402,7 @@ static bool load_merge(loader *l, uint32_t order, td_gguf_string text)
 
 static bool load_merges(loader *l)
 {
-    static const char key[] = "tokenizer.ggml.merges";
+    const char *const key = l->t->bytewise ? "tokenizer.ggml.merges" : folders_merges;
     td_tokenizer *t = l->t;
     const td_gguf_value *texts;
 
@@ -414,6 +423,32 @@ static bool load_merges(loader *l)
 
 /* --- What else the metadata says --- */
 
+/* Leaves *out as it is where there is no such key. */
+static bool load_flag(loader *l, const char *key, bool *out)
+{
+    return !td_gguf_find(l->file, key) ||
+           passed(l, td_gguf_bool(l->file, key, out, l->why, l->why_bytes));
+}
+
+/* Regular expressions of a folder: kernels/model/folder.h. */
+static bool load_patterns(loader *l)
+{
+    static const char key[] = "tandem.tokenizer.patterns", whole[] = "tandem.tokenizer.whole_words";
+    td_pattern_text texts[8];
+    td_pattern_traits traits = {false, false};
+    const td_gguf_value *strings;
+
+    if (!passed(l, td_gguf_array(l->file, key, TD_GGUF_STRING, &strings, l->why, l->why_bytes)) ||
+        !load_flag(l, whole, &traits.whole_words))
+        return false;
+    if (strings->count > sizeof texts / sizeof *texts)
+        return fail(l, TANDEM_ERROR_PROTOCOL, "%s has %" PRIu64 " elements", key, strings->count);
+    for (uint64_t i = 0; i < strings->count; i++)
+        texts[i] = (td_pattern_text){strings->strings[i].bytes, strings->strings[i].length};
+    return passed(l, td_pattern_create_of(texts, strings->count, traits, &l->t->pattern, l->why,
+                                          l->why_bytes));
+}
+
 /* Another kind's patterns are GPT-2's where the file names none: it is older than the key. */
 static bool load_kind(loader *l)
 {
@@ -429,18 +464,13 @@ static bool load_kind(loader *l)
                     model.bytes);
     if (!l->t->bytewise)
         return true;
+    if (td_gguf_find(l->file, "tandem.tokenizer.patterns"))
+        return load_patterns(l);
     if (td_gguf_find(l->file, pre_key) &&
         !passed(l, td_gguf_text(l->file, pre_key, &pre, l->why, l->why_bytes)))
         return false;
     return passed(l,
                   td_pattern_create(pre.bytes, pre.length, &l->t->pattern, l->why, l->why_bytes));
-}
-
-/* Leaves *out as it is where there is no such key. */
-static bool load_flag(loader *l, const char *key, bool *out)
-{
-    return !td_gguf_find(l->file, key) ||
-           passed(l, td_gguf_bool(l->file, key, out, l->why, l->why_bytes));
 }
 
 static bool load_id(loader *l, const char *key, uint32_t *out)
@@ -490,7 +520,7 @@ static bool load(loader *l)
     td_tokenizer *t = l->t;
 
     if (!load_kind(l) || !load_tokens(l) || !index_texts(l) || !index_whole(l) ||
-        (t->bytewise && !load_merges(l)))
+        ((t->bytewise || td_gguf_find(l->file, folders_merges)) && !load_merges(l)))
         return false;
     t->space_first = !t->bytewise;
     t->begins = t->bytewise ? td_pattern_traits_of(t->pattern).begins : true;

@@ -22,7 +22,7 @@ const char *const tool_generate_help =
     "What a language model says to a text, written as it comes, up to where the model ends its reply. It\n"
     "is the same each time; with a --temperature another --seed makes it another.\n"
     "\n"
-    "  --model F        a GGUF file of Llama's kind, as `tandem fetch` brings one\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
     "  --prompt T       the text; with - it comes from standard input\n"
     "  --plain          the model goes on with the text; default: it is what a user says, with what the\n"
     "                   model wants around that\n"

@@ -9,15 +9,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/model/folder.h"
+
 /* --- The model --- */
+
+enum { MOST_WORDS = 1 << 30 }; /* where a file has no table of them, which is refused later */
 
 bool tool_language_open(tool_language *l, const char *model)
 {
     char why[400] = "";
 
-    if (td_gguf_open(model, &l->file, why, sizeof why) == TANDEM_OK &&
+    if (td_checkpoint_open(model, &l->file, why, sizeof why) == TANDEM_OK &&
         td_tokenizer_create(&l->file, &l->tokenizer, why, sizeof why) == TANDEM_OK)
         return true;
+    snprintf(l->why, sizeof l->why, "--model '%s': %s", model, why);
+    return false;
+}
+
+bool tool_language_open_numbers(tool_language *l, const char *model, uint32_t *words)
+{
+    const td_gguf_tensor *table;
+    char why[400] = "";
+
+    if (td_checkpoint_open(model, &l->file, why, sizeof why) == TANDEM_OK) {
+        table = td_gguf_find_tensor(&l->file, "token_embd.weight");
+        *words = table && table->shape[1] < MOST_WORDS ? (uint32_t)table->shape[1] : MOST_WORDS;
+        return true;
+    }
     snprintf(l->why, sizeof l->why, "--model '%s': %s", model, why);
     return false;
 }

@@ -20,6 +20,8 @@ typedef struct tool_language {
 
 /* File and tokenizer. False, and why. Begins as zeros, and is closed in any case. */
 bool tool_language_open(tool_language *l, const char *model);
+/* The file alone, where no text is read, which takes no tokenizer; *words: how many tokens the model knows. */
+bool tool_language_open_numbers(tool_language *l, const char *model, uint32_t *words);
 /* A session on a rung, with so many threads on a CPU (0: all cores), or in the tandemd that listens at
  * `socket`, unless NULL; and the model on it. */
 int tool_language_begin(tool_language *l, const char *command, uint32_t rung, uint32_t threads, const char *socket,

@@ -14,7 +14,7 @@ const char *const tool_logits_help =
     "Reads tokens as a language model does, and writes its logits behind each of them: \"logits\", F32\n"
     "[tokens, words], and \"tokens\", I32 [tokens].\n"
     "\n"
-    "  --model F        a GGUF file of Llama's kind, as `tandem fetch` brings one\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
     "  --tokens LIST    their numbers, as 1,2,3; `tandem tokenize --ids` makes such a list of a text\n"
     "  --out G          where to write, a safetensors file\n"
     "  --attention auto|f16|8b|4b\n"
@@ -78,12 +78,13 @@ static bool compute(tool_language *l, const td_tokens *tokens, tool_list *result
 
 static int run(const arguments *a, tool_language *l, td_tokens *tokens, tool_list *result)
 {
+    uint32_t words;
     int status;
 
     if (!tool_can_save("--out", a->out, l->why, sizeof l->why) ||
-        !tool_language_open(l, a->model))
+        !tool_language_open_numbers(l, a->model, &words))
         return tool_fail("logits", "%s", l->why);
-    status = tool_read_tokens("logits", a->tokens, td_tokenizer_count(l->tokenizer), tokens);
+    status = tool_read_tokens("logits", a->tokens, words, tokens);
     if (status == TOOL_OK && !tokens->count)
         status = tool_usage("logits", "--tokens is \"%s\", which is none", a->tokens);
     if (status == TOOL_OK)

@@ -10,6 +10,7 @@
 #include "engine_plugin/npc/chat.h"
 #include "engine_plugin/npc/utf8.h"
 #include "engine_plugin/tool/language.h"
+#include "kernels/model/folder.h"
 
 /* clang-format off */
 const char *const tool_tokenize_help =
@@ -20,7 +21,7 @@ const char *const tool_tokenize_help =
     "in quotes, where \\xe2 is a byte of a character that other tokens complete. With -, or nothing, the\n"
     "text comes from standard input. The token that the model wants before any text is put there.\n"
     "\n"
-    "  --model F        a GGUF file, as `tandem fetch` brings one\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
     "  --chat           the text is what a user says: with what the model wants around that, up to\n"
     "                   where its reply begins\n"
     "  --form gemma|llama3|phi4|chatml|llama2|mistral|mistral-v3|phi|zephyr\n"
@@ -185,7 +186,7 @@ int tool_tokenize(int argc, char **argv)
 
     if (status != TOOL_OK)
         return status;
-    if (td_gguf_open(a.model, &file, why, sizeof why) != TANDEM_OK ||
+    if (td_checkpoint_open(a.model, &file, why, sizeof why) != TANDEM_OK ||
         td_tokenizer_create(&file, &t, why, sizeof why) != TANDEM_OK)
         status = tool_fail("tokenize", "--model '%s': %s", a.model, why);
     else

@@ -469,8 +469,23 @@ tandem_status td_gguf_open(const char *path, td_gguf *out, char *why, size_t why
     return status;
 }
 
+const char *td_gguf_sort(td_gguf *file)
+{
+    qsort(file->values, file->value_count, sizeof *file->values, compare_keys);
+    qsort(file->tensors, file->tensor_count, sizeof *file->tensors, compare_names);
+    for (uint32_t i = 1; i < file->value_count; i++)
+        if (!compare_keys(&file->values[i - 1], &file->values[i]))
+            return file->values[i].key;
+    for (uint32_t i = 1; i < file->tensor_count; i++)
+        if (!compare_names(&file->tensors[i - 1], &file->tensors[i]))
+            return file->tensors[i].name;
+    return NULL;
+}
+
 void td_gguf_close(td_gguf *file)
 {
+    for (uint32_t i = 0; i < file->map_count; i++)
+        td_unmap(file->maps[i].at, file->maps[i].bytes);
     td_arena_free(&file->arena);
     if (file->map)
         td_unmap(file->map, file->size);

@@ -67,13 +67,21 @@ typedef struct td_gguf_tensor {
     uint64_t described;                 /* where in the file */
 } td_gguf_tensor;
 
+/* A file that tensors lie in, where there are several. */
+typedef struct td_gguf_map {
+    void *at;
+    uint64_t bytes;
+} td_gguf_map;
+
 typedef struct td_gguf {
     uint32_t alignment, value_count, tensor_count;
     td_gguf_value *values;   /* sorted by key */
     td_gguf_tensor *tensors; /* by name */
-    const uint8_t *bytes;    /* the file */
+    const uint8_t *bytes;    /* the file; NULL of a folder (folder.h) */
     uint64_t size;
     void *map; /* NULL: `bytes` are the caller's */
+    td_gguf_map *maps; /* of a folder's files, in the arena */
+    uint32_t map_count;
     td_arena arena;
 } td_gguf;
 
@@ -85,6 +93,9 @@ tandem_status td_gguf_read(const void *bytes, uint64_t size, td_gguf *out, char 
                            size_t why_bytes);
 /* Accepts empty ones. */
 void td_gguf_close(td_gguf *file);
+
+/* For who makes one: puts keys and names into their order. Returns one that is there twice, or NULL. */
+const char *td_gguf_sort(td_gguf *file);
 
 /* NULL if there is none of this name. */
 const td_gguf_value *td_gguf_find(const td_gguf *file, const char *key);

@@ -11,7 +11,7 @@ typedef struct reader {
     const char *at, *end;
     char *texts; /* where the next string goes */
     td_json *json;
-    uint32_t room, line, depth;
+    uint32_t room, line, depth, most_values;
     tandem_status status;
     char *why;
     size_t why_bytes;
@@ -233,10 +233,14 @@ static bool read_word(reader *r, td_json_value *value)
 static td_json_value *add_value(reader *r)
 {
     td_json *json = r->json;
+    if (json->count == r->most_values) {
+        fail(r, "more values than there may be");
+        return NULL;
+    }
     if (json->count == r->room) {
         const uint32_t room = r->room ? 2 * r->room : 64;
         td_json_value *values =
-            room <= TD_JSON_VALUES ? realloc(json->values, room * sizeof *values) : NULL;
+            room <= 2 * (uint64_t)r->most_values ? realloc(json->values, room * sizeof *values) : NULL;
         if (!values) {
             fail(r, "more values than there is room for");
             return NULL;
@@ -303,17 +307,34 @@ static bool read_value(reader *r, const char *name)
 tandem_status td_json_read(const char *text, size_t bytes, td_json *json, char *why,
                            size_t why_bytes)
 {
+    return td_json_read_within(text, bytes, TD_JSON_BYTES, TD_JSON_VALUES, json, why, why_bytes);
+}
+
+uint32_t td_json_member(const td_json *json, uint32_t of, const char *name)
+{
+    if (json->values[of].type != TD_JSON_OBJECT)
+        return 0;
+    TD_JSON_EACH (json, of, i)
+        if (!strcmp(json->values[i].name, name))
+            return i;
+    return 0;
+}
+
+tandem_status td_json_read_within(const char *text, size_t bytes, size_t most_bytes,
+                                  uint32_t most_values, td_json *json, char *why, size_t why_bytes)
+{
     reader r = {.at = text,
                 .end = text + bytes,
                 .json = json,
                 .line = 1,
+                .most_values = most_values,
                 .why = why,
                 .why_bytes = why_bytes};
 
     *json = (td_json){0};
-    if (bytes > TD_JSON_BYTES)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "%zu bytes of JSON; there may be %d",
-                       bytes, TD_JSON_BYTES);
+    if (bytes > most_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "%zu bytes of JSON; there may be %zu",
+                       bytes, most_bytes);
     json->texts = r.texts = malloc(2 * bytes + 1); /* a number of one digit takes two */
     if (!json->texts)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for %zu bytes of JSON",

@@ -40,8 +40,14 @@ typedef struct td_json {
  * the caller's to find. */
 tandem_status td_json_read(const char *text, size_t bytes, td_json *json, char *why,
                            size_t why_bytes);
+/* The same within other limits than TD_JSON_BYTES and TD_JSON_VALUES. */
+tandem_status td_json_read_within(const char *text, size_t bytes, size_t most_bytes,
+                                  uint32_t most_values, td_json *json, char *why, size_t why_bytes);
 /* Accepts empty ones. */
 void td_json_free(td_json *json);
+
+/* A member of an object by name, as its index; 0 where it has none, or is no object. */
+uint32_t td_json_member(const td_json *json, uint32_t of, const char *name);
 
 /* Each member of the array or object `of`, as its index. */
 #define TD_JSON_EACH(json, of, member)                                                             \

@@ -286,6 +286,8 @@ void td_llama_read_sizes(td_maker *m)
     *s = is->habits;
     s->architecture = is->name;
     refuse_others(m);
+    if (td_gguf_find(m->file, "tandem.rope.halves") && !td_maker_failed(m)) /* of folders alone */
+        td_gguf_bool(m->file, "tandem.rope.halves", &s->halves, NULL, 0);
     s->layers = size_of(m, "block_count", NONE, MOST_LAYERS);
     s->dim = size_of(m, "embedding_length", NONE, 1 << 20);
     s->hidden = size_of(m, "feed_forward_length", NONE, 1 << 22);

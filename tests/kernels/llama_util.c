@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/model/folder.h"
+
 void lu_must(tandem_status status, const char *why)
 {
     if (status)
@@ -38,7 +40,7 @@ lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint
     lu_model m = {0};
     char why[400] = "";
 
-    lu_must(path ? td_gguf_open(path, &m.file, why, sizeof why)
+    lu_must(path ? td_checkpoint_open(path, &m.file, why, sizeof why)
                  : td_gguf_read(bytes, size, &m.file, why, sizeof why),
             why);
     lu_must(td_llama_open(&m.file, slots, context, cache, &m.llama, why, sizeof why), why);

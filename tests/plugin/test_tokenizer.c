@@ -11,6 +11,9 @@
 
 #include "engine_plugin/npc/chat.h"
 #include "engine_plugin/npc/utf8.h"
+#include "interop/os/file.h"
+#include "interop/os/memory.h"
+#include "kernels/model/folder.h"
 
 /* --- UTF-8 --- */
 
@@ -560,6 +563,56 @@ static void test_chat_by_hand(void **state)
     td_tokenizer_destroy(&t);
 }
 
+/* Vocabularies of folders, as tokenizer.json has them: byte-level, with a pattern of its own, and of characters
+ * that are spelled in bytes, with and without a space before texts. */
+static void test_folders(void **state)
+{
+    static const struct {
+        const char *name;
+        bool begins;
+    } folders[] = {{"llama", true}, {"mistral", true}, {"gemma3", true}};
+    const char *build = getenv("TANDEM_BUILD");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char path[600], why[400] = "";
+        uint64_t bytes;
+        void *map;
+        td_gguf file;
+        td_json json;
+        td_tokenizer *t;
+
+        snprintf(path, sizeof path, "%s/models/%s", build ? build : ".", folders[i].name);
+        if (td_folder_open(path, &file, why, sizeof why) != TANDEM_OK ||
+            td_tokenizer_create(&file, &t, why, sizeof why) != TANDEM_OK)
+            fail_msg("%s: %s", path, why);
+        td_gguf_close(&file);
+        assert_true(td_tokenizer_begins(t) == folders[i].begins);
+        assert_true(td_tokenizer_is_end(t, td_tokenizer_find(t, i ? "</s>" : "<|im_end|>", i ? 4 : 10)));
+        snprintf(path + strlen(path), sizeof path - strlen(path), "/tokens.json");
+        assert_int_equal(td_file_map(path, &map, &bytes, why, sizeof why), TANDEM_OK);
+        assert_int_equal(td_json_read(map, bytes, &json, why, sizeof why), TANDEM_OK);
+        uint32_t expected = token_member(&json, 0, "ids") + 1, count = 0;
+        TD_JSON_EACH (&json, token_member(&json, 0, "texts"), text) {
+            const char *from = json.values[text].text;
+            td_tokens tokens = token_encode(t, from, strlen(from), true);
+            char *decoded = token_decode(t, &tokens);
+
+            token_must_be(from, &tokens, &json, expected);
+            assert_string_equal(decoded, from);
+            expected = json.values[expected].next;
+            count++;
+            free(decoded);
+            td_tokens_free(&tokens);
+        }
+        print_message("%s: %u texts\n", folders[i].name, (unsigned)count);
+        assert_true(count > 250);
+        td_json_free(&json);
+        td_unmap(map, bytes);
+        td_tokenizer_destroy(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,7 +621,7 @@ int main(void)
         cmocka_unit_test(test_parts),         cmocka_unit_test(test_added),
         cmocka_unit_test(test_streaming),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_chat),          cmocka_unit_test(test_chat_is_safe),
-        cmocka_unit_test(test_chat_by_hand),
+        cmocka_unit_test(test_chat_by_hand),  cmocka_unit_test(test_folders),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,7 +40,7 @@ typedef struct tandem_language_desc {
     uint32_t struct_bytes; /* sizeof(tandem_language_desc) */
     uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for, which it is to
                               be where tandemd computes */
-    const char *path;      /* a GGUF file: see tandem_model_create() */
+    const char *path;      /* a GGUF file, or a folder with tokenizer.json: see tandem_model_create() */
     const char *form;      /* of dialogues: "chatml", "gemma", "llama2", "llama3", "mistral", "mistral-v3", "phi", "phi4" or "zephyr";
                               or what goes before and behind each turn, as JSON: {"user": ["USER: ", "\n"], "reply": ["NPC: ",
                               "\n"]}, with "system", too, if need be, "opening" of a reply, "system_in_user" and "trims", true or

@@ -418,7 +418,8 @@ typedef struct tandem_model_desc {
  *   that each run goes on where others ended; a position below 0 is none. Caches as codes take about a half of the memory, or
  *   two fifths; a run has at most 64 tokens of a sequence then, which follow one another, heads must have 64 or 128 channels,
  *   and see all tokens before them, uncapped. With TANDEM_CACHE_F32 a CPU computes all in float32. The file is mapped while it
- *   is read, so it must not shrink meanwhile.
+ *   is read, so it must not shrink meanwhile. A folder as transformers saves such models (config.json, safetensors files, and for
+ *   texts tokenizer.json) is the same, but for tandemd.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
  *          that nothing here computes, and for sequences, context and cache where tandemd computes; NOMEM; DEVICE.
  * Owner: the session owns the model until tandem_model_destroy(); what desc points to need only live during the call.

@@ -9,6 +9,7 @@ SPDX-License-Identifier: Apache-2.0
 NAME.gguf            the model
 NAME/                the same, as save_pretrained() writes it; of some
 NAME.safetensors     ids I32 [tokens], and logits F32 [tokens, words]
+NAME/tokens.json     of some: texts, and what PyPI's tokenizers makes of them by NAME/tokenizer.json
 
 Weights are few different numbers, so that they pack well. Those in blocks are random blocks, multiplied out by gguf.
 """
@@ -17,13 +18,19 @@ import subprocess
 import sys
 import tempfile
 
+import json
+
 import gguf
 import numpy
 import torch
 import transformers
 from safetensors.numpy import save_file
+from tokenizers import normalizers, processors
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "plugin" / "tokenizer"))
+import make  # noqa: E402
+
 TOKENS, WORDS = 24, 64
 TYPES = gguf.GGMLQuantizationType
 SMALL = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -213,10 +220,54 @@ def write(folder, name):
     print(f"{name:20} {(folder / f'{name}.gguf').stat().st_size:8} bytes, logits to {abs(logits).max():.2f}")
 
 
+def byte_level():
+    """As Llama 3 has it."""
+    pattern = make.PATTERNS["llama-bpe"][0]
+    it = make.Tokenizer(make.models.BPE())
+    it.pre_tokenizer = pattern
+    it.train_from_iterator(make.few_strings() * 2, make.trainers.BpeTrainer(
+        vocab_size=500, initial_alphabet=make.pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        min_frequency=2, special_tokens=["<|begin|>", "<|im_end|>"]))
+    model = json.loads(it.to_str())["model"]
+    it.model = make.models.BPE(model["vocab"], [tuple(m) for m in model["merges"]], ignore_merges=True)
+    it.pre_tokenizer, it.decoder = pattern, make.decoders.ByteLevel()
+    it.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
+    return it, dict(bos_token="<|begin|>", eos_token={"content": "<|im_end|>"}, chat_template="<|im_start|>")
+
+
+def characters(prepends):
+    """As Llama 2 and Gemma have them."""
+    replace = normalizers.Replace(" ", "\u2581")
+    norm = normalizers.Sequence([normalizers.Prepend("\u2581"), replace]) if prepends else replace
+    it = make.Tokenizer(make.models.BPE())
+    it.normalizer = norm
+    specials = ["<unk>", "<s>", "</s>"]
+    it.train_from_iterator(make.few_strings() * 2, make.trainers.BpeTrainer(
+        vocab_size=700, special_tokens=specials + [f"<0x{i:02X}>" for i in range(256)], show_progress=False,
+        max_token_length=8, limit_alphabet=90))
+    model = json.loads(it.to_str())["model"]
+    it = make.Tokenizer(make.models.BPE(model["vocab"], [tuple(m) for m in model["merges"]], byte_fallback=True,
+                                        unk_token="<unk>", fuse_unk=True))
+    it.normalizer = norm
+    it.add_special_tokens([make.AddedToken(name, special=True, normalized=False) for name in specials])
+    return it, dict(bos_token="<s>", eos_token="</s>", add_bos_token=True)
+
+
+def write_tokenizer(folder, tokenizer, config):
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    texts = [text for text in make.all_strings() if "\u2581" not in text]
+    (folder / "tokens.json").write_text(json.dumps(
+        {"texts": texts, "ids": [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]}))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in MODELS:
             write(pathlib.Path(folder), name)
+        for name, (tokenizer, config) in {"llama": byte_level(), "mistral": characters(True),
+                                          "gemma3": characters(False)}.items():
+            write_tokenizer(pathlib.Path(folder) / name, tokenizer, config)
         subprocess.run(["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner",
                         "--format=ustar", "-cJf", str(HERE.parent / "models.tar.xz"), "."], cwd=folder, check=True,
                        env={"XZ_OPT": "-9e", "PATH": "/usr/bin:/bin"})
