@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "kernels/model/gguf.h"
+#include "kernels/model/llama.h"
 #include "tests/fuzz_util.h"
 #include "tests/kernels/gguf_util.h"
 
@@ -68,6 +69,27 @@ static uint64_t check_tensor(const td_gguf *file, const td_gguf_tensor *t)
     return sum_of(t->data, t->bytes);
 }
 
+/* Whatever its metadata say it is refused with a reason, or its weights can be read. */
+static uint64_t check_model(const td_gguf *file)
+{
+    char why[400] = "", bytes[64] = "";
+    uint64_t sum = 0;
+    td_llama model;
+
+    for (uint32_t cache = TANDEM_CACHE_F16; cache <= TANDEM_CACHE_F32; cache++) {
+        if (td_llama_open(file, 1, 0, cache, &model, why, sizeof why) != TANDEM_OK) {
+            must(*why && !model.graph, "a model's refusal without its reason");
+            continue;
+        }
+        for (uint32_t i = 0; i < model.weight_count; i++) {
+            td_llama_read_weight(&model, i, 0, sizeof bytes, bytes);
+            sum += sum_of(bytes, sizeof bytes);
+        }
+        td_llama_close(&model);
+    }
+    return sum;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static volatile uint64_t used;
@@ -85,6 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             used += check_value(&file, &file.values[i]);
         for (uint32_t i = 0; i < file.tensor_count; i++)
             used += check_tensor(&file, &file.tensors[i]);
+        used += check_model(&file);
     } else {
         must(*why && !file.bytes, "a refusal without its reason");
     }
