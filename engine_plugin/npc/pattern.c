@@ -8,7 +8,7 @@
 #include <pcre2.h>
 #include <stdlib.h>
 
-enum { STAGES = 4, MOST_PATTERN_BYTES = 1 << 12 };
+enum { STAGES = 8, MOST_PATTERN_BYTES = 1 << 12 };
 
 /* Within brackets: Unicode's white space. PCRE2's own \s has U+180E as well, which is none. */
 #define SPACES "\\t-\\r \\x{85}\\p{Z}"
@@ -40,13 +40,13 @@ static const struct model {
     const char *stages[STAGES];
     td_pattern_traits traits;
 } models[] = {
-    {"gpt-2 default phi-2 mpt olmo jais ", {GPT2}, {false, false}},
-    {"smollm starcoder refact command-r codeshell exaone ", {"\\p{N}", GPT2}, {false, false}},
-    {"llama-bpe llama3 llama-v3 falcon3 ", {GPT4("\\p{N}{1,3}")}, {true, true}},
+    {"gpt-2 default phi-2 mpt olmo jais gigachat a.x-4.0 mellum ", {GPT2}, {false, false}},
+    {"smollm starcoder refact command-r codeshell exaone minerva-7b ", {"\\p{N}", GPT2}, {false, false}},
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 ", {GPT4("\\p{N}{1,3}")}, {true, true}},
     {"dbrx smaug-bpe ", {GPT4("\\p{N}{1,3}")}, {false, false}},
-    {"qwen2 deepseek-r1-qwen stablelm2 ", {GPT4("\\p{N}")}, {false, false}},
+    {"qwen2 deepseek-r1-qwen stablelm2 megrez kormo ", {GPT4("\\p{N}")}, {false, false}},
     {"tekken ", {GPT4O("", "\\p{N}")}, {true, true}},
-    {"gpt-4o ", {GPT4O("(?i:" CONTRACTIONS ")?", "\\p{N}{1,3}")}, {false, false}},
+    {"gpt-4o llama4 ", {GPT4O("(?i:" CONTRACTIONS ")?", "\\p{N}{1,3}")}, {false, false}},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -434,7 +434,7 @@ static bool load_flag(loader *l, const char *key, bool *out)
 static bool load_patterns(loader *l)
 {
     static const char key[] = "tandem.tokenizer.patterns", whole[] = "tandem.tokenizer.whole_words";
-    td_pattern_text texts[8];
+    td_pattern_text texts[8]; /* as many as a pattern has */
     td_pattern_traits traits = {false, false};
     const td_gguf_value *strings;
 

@@ -9,7 +9,7 @@
 #include "interop/os/memory.h"
 #include "kernels/model/folder_maker.h"
 
-enum { MOST_TOKENS = 1 << 22, MOST_PATTERNS = 4, MOST_TEMPLATE_BYTES = 1 << 20 };
+enum { MOST_TOKENS = 1 << 22, MOST_PATTERNS = 8, MOST_TEMPLATE_BYTES = 1 << 20 };
 enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 }; /* as files number them */
 
 #define FAIL(status, ...) td_folder_fail(f, status, __VA_ARGS__)
