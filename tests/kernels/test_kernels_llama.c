@@ -1,9 +1,10 @@
-/* The plans of a language model for GPUs, on emulated ones, against the CPU's: a small one of
- * Llama's architecture with made-up weights.
+/* The plans of language models for GPUs, on emulated ones, against the CPU's: a small one of
+ * Llama's architecture with made-up weights, and those of tests/kernels/models that have what it has not.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/kernels/emu_modules.h"
@@ -66,6 +67,60 @@ static void check_on(em_module *gpu, const lu_model *model, const float *expecte
     free(logits);
 }
 
+/* How far logits of the first tokens are off, as many at once as may be, then one by one. */
+static double differ(em_module *gpu, const lu_model *model, const int32_t *ids, const float *expected)
+{
+    const uint32_t words = model->llama.sizes.words;
+    float *logits = lu_memory((uint64_t)TOKENS * words * sizeof *logits);
+    td_target target = td_target_for_sm(gpu->sm);
+    double worst = 0;
+
+    target.twin = true;
+    lu_instance it = lu_begin(model, target, run_emulated, gpu);
+    lu_compute_sequence(&it, ids, 0, PROMPT, PROMPT, logits);
+    lu_compute_sequence(&it, ids + PROMPT, PROMPT, TOKENS - PROMPT, 1, logits + PROMPT * words);
+    for (uint32_t i = 0; i < TOKENS * words; i++)
+        worst = fmax(worst, fabs((double)logits[i] - (double)expected[i]));
+    lu_end(&it);
+    free(logits);
+    return worst;
+}
+
+/* Windows, caps, biases, norms of heads and behind layers, Q5_K. */
+static void test_others(void **state)
+{
+    static const char *const names[] = {"mistral", "qwen2", "qwen3", "gemma2", "gemma3", "types_k"};
+    const char *build = getenv("TANDEM_BUILD");
+    const bool quick = getenv("TANDEM_SANITIZED") != NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[600];
+        int32_t ids[TOKENS];
+
+        snprintf(path, sizeof path, "%s/models/%s.gguf", build ? build : ".", names[i]);
+        lu_model model = lu_open(path, NULL, 0, 1, 0);
+        lu_instance cpu = lu_begin(&model, td_target_for_sm(0), lu_run_cpu, NULL);
+        const uint32_t words = model.llama.sizes.words;
+        float *expected = lu_memory((uint64_t)TOKENS * words * sizeof *expected);
+
+        for (uint32_t j = 0; j < TOKENS; j++)
+            ids[j] = (int32_t)(j * 37 % words);
+        lu_compute_sequence(&cpu, ids, 0, TOKENS, TOKENS, expected);
+        for (int m = 0; m < EM_MODULES; m++) {
+            if (quick && em_modules[m].sm != 90)
+                continue;
+            const double worst = differ(&em_modules[m], &model, ids, expected);
+
+            print_message("%s, sm_%u: off by %.4f at most\n", names[i], (unsigned)em_modules[m].sm, worst);
+            assert_true(worst <= 0.05); /* of logits up to 8, for operands that are rounded to fp16 */
+        }
+        free(expected);
+        lu_end(&cpu);
+        lu_close(&model);
+    }
+}
+
 /* With sanitizers, which are slow, one GPU stands for all. */
 static void check(uint32_t dtype, uint32_t value_dtype, uint32_t cache)
 {
@@ -119,7 +174,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_alike),
                                        cmocka_unit_test(test_values_apart),
-                                       cmocka_unit_test(test_codes)};
+                                       cmocka_unit_test(test_codes),
+                                       cmocka_unit_test(test_others)};
 
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;
