@@ -260,7 +260,7 @@ const char *const tool_bench_npc_help =
     "`depth` others. Tokens are random and none is drawn, as llama.cpp's llama-bench has it, which\n"
     "takes turns with ours, on as many threads, where it is installed. Medians. GB/s: all weights and\n"
     "the part of the caches that is in use are read for each token.\n"
-    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers has\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   the way of computing; default: auto, the best that there is\n"
     "  --threads N      threads that a CPU computes on; default: all cores\n"

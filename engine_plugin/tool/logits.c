@@ -14,7 +14,7 @@ const char *const tool_logits_help =
     "Reads tokens as a language model does, and writes its logits behind each of them: \"logits\", F32\n"
     "[tokens, words], and \"tokens\", I32 [tokens].\n"
     "\n"
-    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers has\n"
     "  --tokens LIST    their numbers, as 1,2,3; `tandem tokenize --ids` makes such a list of a text\n"
     "  --out G          where to write, a safetensors file\n"
     "  --attention auto|f16|8b|4b\n"

@@ -20,7 +20,7 @@ const char *const tool_perplexity_help =
     "as if nothing were before it; of a part all tokens but its first one count. With a smaller\n"
     "precision of attention, by how much it is worse.\n"
     "\n"
-    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers has\n"
     "  --text T         the text; with - it comes from standard input\n"
     "  --context N      tokens of a part; default: 512\n"
     "  --tokens N       at most so many tokens of the text; default: all\n"

@@ -11,7 +11,7 @@ const char *const tool_serve_help =
     "An endpoint that speaks the HTTP of OpenAI's, for tools that know it. It says on a line where it\n"
     "listens, and goes on until SIGINT or SIGTERM.\n"
     "\n"
-    "  --model F          a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
+    "  --model F          a GGUF file, as `tandem fetch` brings one, or a folder as transformers has\n"
     "  --listen A         an address of this machine; default: 127.0.0.1, which no other machine reaches\n"
     "  --port N           default: 8080; 0: any that is free\n"
     "  --token-file F     who asks must have the token in this file's first line: Authorization: Bearer T\n"

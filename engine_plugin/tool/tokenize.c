@@ -21,7 +21,7 @@ const char *const tool_tokenize_help =
     "in quotes, where \\xe2 is a byte of a character that other tokens complete. With -, or nothing, the\n"
     "text comes from standard input. The token that the model wants before any text is put there.\n"
     "\n"
-    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers saves models\n"
+    "  --model F        a GGUF file, as `tandem fetch` brings one, or a folder as transformers has\n"
     "  --chat           the text is what a user says: with what the model wants around that, up to\n"
     "                   where its reply begins\n"
     "  --form gemma|llama3|phi4|chatml|llama2|mistral|mistral-v3|phi|zephyr\n"
