@@ -10,14 +10,16 @@
 #include "kernels/commit.h"
 #include "kernels/cut.h"
 
-enum { K, V, POSITION, CACHE, VIEWS };
+enum { K, V, POSITION, CACHE, TABLE, VIEWS };
 #define AT(member) offsetof(td_params_cache_append, member)
 
 static td_cache_sizes sizes_of(const tandem_operands *op)
 {
     const tandem_cache_append *a = &op->cache_append;
 
-    return (td_cache_sizes){a->batch, a->kv_heads, a->rows, a->head_dim, a->entries, a->format};
+    return (td_cache_sizes){a->batch,   a->kv_heads, a->rows,  a->head_dim,
+                            a->entries, a->format,   a->slots, a->pages,
+                            a->table.dtype != TANDEM_DTYPE_NONE};
 }
 
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
@@ -25,10 +27,13 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     const tandem_cache_append *a = &op->cache_append;
     const td_cache_sizes sizes = sizes_of(op);
 
-    shape[0] = a->batch;
-    shape[1] = view == POSITION ? 1 : a->kv_heads;
-    shape[2] = view == CACHE ? 1 : a->rows;
-    shape[3] = view == POSITION ? 1 : view == CACHE ? td_cache_channels(&sizes) : a->head_dim;
+    shape[0] = view == CACHE && a->slots ? 1 : a->batch; /* in graphs the table is not there yet */
+    shape[1] = view == POSITION || view == TABLE ? 1 : a->kv_heads;
+    shape[2] = view == CACHE || view == TABLE ? 1 : a->rows;
+    shape[3] = view == POSITION ? 1
+               : view == CACHE  ? td_cache_channels(&sizes)
+               : view == TABLE  ? td_cache_table_channels(&sizes)
+                                : a->head_dim;
 }
 
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
@@ -36,7 +41,7 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     const td_operation_layout *layout = &td_operation_cache_append.layout;
     const tandem_cache_append *a = &op->cache_append;
     const td_cache_sizes sizes = sizes_of(op);
-    tandem_status status = td_cache_check(layout, op, &sizes, CACHE, why, why_bytes);
+    tandem_status status = td_cache_check(layout, op, &sizes, CACHE, TABLE, why, why_bytes);
 
     if (status == TANDEM_OK && (a->reserved[0] || a->reserved[1]))
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
@@ -71,7 +76,10 @@ static tandem_status plan_append(const tandem_operands *op, const td_target *tar
                                            .entries = a->entries,
                                            .k_dtype = (uint16_t)a->k.dtype,
                                            .v_dtype = (uint16_t)a->v.dtype,
-                                           .format = a->format};
+                                           .format = a->format,
+                                           .table_stride = a->table.stride_batch,
+                                           .slots = a->slots,
+                                           .pages = a->pages};
     const td_place verdict = td_build_take(&at, target->commit, sizeof(uint32_t));
     if (target->commit)
         td_build_claim(&at, verdict, (td_place){TD_ABSENT, 0});
@@ -82,6 +90,7 @@ static tandem_status plan_append(const tandem_operands *op, const td_target *tar
     td_build_view(&at, record, TD_READ, AT(k), K);
     td_build_view(&at, record, TD_READ, AT(v), V);
     td_build_view(&at, record, TD_READ, AT(position), POSITION);
+    td_build_view(&at, record, TD_READ, AT(table), TABLE);
     td_build_view(&at, record, TD_WRITE, AT(cache), CACHE);
     td_build_range(&at, record, TD_READ,
                    (td_range){TD_BASE_VIEW, CACHE, 0, at.extent_bytes[CACHE]});
@@ -112,7 +121,7 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at,
                                           NULL};
 
     *part = *op;
-    td_cut_part(&td_operation_cache_append.layout, 1u << K | 1u << V | 1u << POSITION | 1u << CACHE,
+    td_cut_part(&td_operation_cache_append.layout, 1u << K | 1u << V | 1u << POSITION | 1u << CACHE | 1u << TABLE,
                 sizes, count, at, part);
     return 0;
 }
@@ -129,15 +138,17 @@ const td_operation td_operation_cache_append = {
     .layout = {.name = "cache_append",
                .number = TANDEM_OPERATION_CACHE_APPEND,
                .bytes = sizeof(tandem_cache_append),
-               .version = 1,
+               .version = 2,
+               .older = (const uint32_t[]){offsetof(tandem_cache_append, table)},
                .view_count = VIEWS,
                .views = {[K] = VIEW(k, TD_WRITES_NONE),
                          [V] = VIEW(v, TD_WRITES_NONE),
                          [POSITION] = VIEW(position, TD_WRITES_NONE),
-                         [CACHE] = VIEW(cache, TD_WRITES_SOME)},
+                         [CACHE] = VIEW(cache, TD_WRITES_SOME),
+                         [TABLE] = {"table", offsetof(tandem_cache_append, table), TD_WRITES_NONE, true}},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(kv_heads), NUMBER(rows), NUMBER(head_dim), NUMBER(entries),
-               NUMBER(format)},
+               NUMBER(format), NUMBER(slots), NUMBER(pages)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem cache append"},
     .check = check,

@@ -11,14 +11,16 @@
 #include "kernels/commit.h"
 #include "kernels/cut.h"
 
-enum { Q, POSITION, CACHE, O, VIEWS };
+enum { Q, POSITION, CACHE, O, TABLE, VIEWS };
 #define AT(member) offsetof(td_params_cache_attend, member)
 
 static td_cache_sizes sizes_of(const tandem_operands *op)
 {
     const tandem_cache_attention *a = &op->cache_attention;
 
-    return (td_cache_sizes){a->batch, a->kv_heads, a->rows, a->head_dim, a->entries, a->format};
+    return (td_cache_sizes){a->batch,   a->kv_heads, a->rows,  a->head_dim,
+                            a->entries, a->format,   a->slots, a->pages,
+                            a->table.dtype != TANDEM_DTYPE_NONE};
 }
 
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
@@ -26,10 +28,13 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     const tandem_cache_attention *a = &op->cache_attention;
     const td_cache_sizes sizes = sizes_of(op);
 
-    shape[0] = a->batch;
-    shape[1] = view == POSITION ? 1 : view == CACHE ? a->kv_heads : a->heads;
-    shape[2] = view == CACHE ? 1 : a->rows;
-    shape[3] = view == POSITION ? 1 : view == CACHE ? td_cache_channels(&sizes) : a->head_dim;
+    shape[0] = view == CACHE && a->slots ? 1 : a->batch; /* in graphs the table is not there yet */
+    shape[1] = view == POSITION || view == TABLE ? 1 : view == CACHE ? a->kv_heads : a->heads;
+    shape[2] = view == CACHE || view == TABLE ? 1 : a->rows;
+    shape[3] = view == POSITION ? 1
+               : view == CACHE  ? td_cache_channels(&sizes)
+               : view == TABLE  ? td_cache_table_channels(&sizes)
+                                : a->head_dim;
 }
 
 static tandem_status check_heads(const tandem_cache_attention *a, char *why, size_t why_bytes)
@@ -51,10 +56,11 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     static const uint32_t dtypes[VIEWS] = {[Q] = TD_DTYPES(TANDEM_DTYPE_F16),
                                            [POSITION] = TD_DTYPES(TANDEM_DTYPE_I32),
                                            [CACHE] = TD_DTYPES(TANDEM_DTYPE_U8),
-                                           [O] = TD_DTYPES_FLOAT};
+                                           [O] = TD_DTYPES_FLOAT,
+                                            [TABLE] = TD_DTYPES(TANDEM_DTYPE_I32)};
     const td_operation_layout *layout = &td_operation_cache_attention.layout;
     const td_cache_sizes sizes = sizes_of(op);
-    tandem_status status = td_cache_check(layout, op, &sizes, CACHE, why, why_bytes);
+    tandem_status status = td_cache_check(layout, op, &sizes, CACHE, TABLE, why, why_bytes);
 
     if (status == TANDEM_OK)
         status = check_heads(&op->cache_attention, why, why_bytes);
@@ -87,12 +93,14 @@ static const td_kernel *kernel_of(const tandem_cache_attention *a)
 {
 #define KERNEL(k, d)                                                                               \
     {                                                                                              \
-        .name = "cache_attend_k" #k, .entry = "cache_attend_k" #k "_d" #d,                         \
+        .name = "cache_attend_" #k, .entry = "cache_attend_" #k "_d" #d,                           \
         .cpu = td_cpu_cache_attend, .cpu_local_bytes = sizeof(td_cache_local)                       \
     }
-    static const td_kernel kernels[2][2] = {{KERNEL(8, 64), KERNEL(8, 128)},
-                                            {KERNEL(4, 64), KERNEL(4, 128)}};
-    return &kernels[a->format == TANDEM_CACHE_K4V8][a->head_dim == 128];
+    static const td_kernel kernels[3][2] = {
+        [TANDEM_CACHE_F16] = {KERNEL(f16, 64), KERNEL(f16, 128)},
+        [TANDEM_CACHE_K8V8] = {KERNEL(k8, 64), KERNEL(k8, 128)},
+        [TANDEM_CACHE_K4V8] = {KERNEL(k4, 64), KERNEL(k4, 128)}};
+    return &kernels[a->format][a->head_dim == 128];
 }
 
 static tandem_status plan_attention(const tandem_operands *op, const td_target *target,
@@ -126,6 +134,9 @@ static tandem_status plan_attention(const tandem_operands *op, const td_target *
         .spans = parts ? chunks : 1,
         .o_dtype = a->o.dtype,
         .format = a->format,
+        .table_stride = a->table.stride_batch,
+        .slots = a->slots,
+        .pages = a->pages,
         .scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->head_dim)) * TD_LOG2_E};
     const td_place place = td_build_take(&at, parts, parts_bytes);
     td_record *record =
@@ -134,6 +145,7 @@ static tandem_status plan_attention(const tandem_operands *op, const td_target *
     record->shared_bytes = at.is_gpu ? TD_CACHE_SHARED_BYTES(a->head_dim) : 0;
     td_build_view(&at, record, TD_READ, AT(q), Q);
     td_build_view(&at, record, TD_READ, AT(position), POSITION);
+    td_build_view(&at, record, TD_READ, AT(table), TABLE);
     td_build_view(&at, record, TD_WRITE, AT(cache), CACHE);
     td_build_range(&at, record, TD_READ,
                    (td_range){TD_BASE_VIEW, CACHE, 0, at.extent_bytes[CACHE]});
@@ -168,7 +180,8 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at,
 
     *part = *op;
     td_cut_part(&td_operation_cache_attention.layout,
-                1u << Q | 1u << POSITION | 1u << CACHE | 1u << O, sizes, count, at, part);
+                1u << Q | 1u << POSITION | 1u << CACHE | 1u << O | 1u << TABLE,
+                sizes, count, at, part);
     return 0;
 }
 
@@ -184,15 +197,17 @@ const td_operation td_operation_cache_attention = {
     .layout = {.name = "cache_attention",
                .number = TANDEM_OPERATION_CACHE_ATTENTION,
                .bytes = sizeof(tandem_cache_attention),
-               .version = 1,
+               .version = 2,
+               .older = (const uint32_t[]){offsetof(tandem_cache_attention, table)},
                .view_count = VIEWS,
                .views = {[Q] = VIEW(q, TD_WRITES_NONE),
                          [POSITION] = VIEW(position, TD_WRITES_NONE),
                          [CACHE] = VIEW(cache, TD_WRITES_SOME),
-                         [O] = VIEW(o, TD_WRITES_ALL)},
+                         [O] = VIEW(o, TD_WRITES_ALL),
+                         [TABLE] = {"table", offsetof(tandem_cache_attention, table), TD_WRITES_NONE, true}},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(heads), NUMBER(kv_heads), NUMBER(rows), NUMBER(head_dim),
-               NUMBER(entries), NUMBER(format),
+               NUMBER(entries), NUMBER(format), NUMBER(slots), NUMBER(pages),
                {"scale", offsetof(tandem_cache_attention, scale), true}},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem cache attention"},

@@ -13,14 +13,17 @@ extern const td_operation td_operation_cache_append, td_operation_cache_attentio
 
 /* How a cache lies; what is wrong names `operation`.member. */
 typedef struct td_cache_sizes {
-    uint32_t batch, kv_heads, rows, head_dim, entries, format;
+    uint32_t batch, kv_heads, rows, head_dim, entries, format, slots, pages;
+    bool has_table;
 } td_cache_sizes;
 tandem_status td_cache_check(const td_operation_layout *layout, const tandem_operands *op,
-                             const td_cache_sizes *sizes, uint32_t cache_view, char *why,
-                             size_t why_bytes);
+                             const td_cache_sizes *sizes, uint32_t cache_view, uint32_t table_view,
+                             char *why, size_t why_bytes);
 
 /* Channels of the view: the bytes of a plane; UINT32_MAX, which no check passes, where it is none. */
 uint32_t td_cache_channels(const td_cache_sizes *sizes);
+/* Channels of a table: a slot, and pages. */
+uint32_t td_cache_table_channels(const td_cache_sizes *sizes);
 
 /* Rows of a tile: sums of P V, the largest score, sums of P. */
 typedef struct td_cache_sums {
@@ -34,6 +37,26 @@ typedef struct td_cache_local {
     float q[TD_CACHE_TILE][TD_CACHE_MOST_DIM];
     td_cache_sums all, chunk;
 } td_cache_local;
+
+/* What a number of a table is: which slot or page; NULL: none. */
+static inline unsigned char *td_cache_slot_of(unsigned char *plane, const int32_t *row,
+                                              uint32_t slots, uint32_t format, uint32_t dim)
+{
+    return row[0] >= 0 && (uint32_t)row[0] < slots
+               ? plane + (uint64_t)(uint32_t)row[0] * TD_CACHE_SLOT_BYTES(format, dim)
+               : NULL;
+}
+
+static inline unsigned char *td_cache_page_of(unsigned char *plane, const int32_t *row,
+                                              uint32_t number, uint32_t slots, uint32_t pages,
+                                              uint32_t format, uint32_t dim)
+{
+    const int32_t page = row[1 + number];
+
+    return page >= 0 && (uint32_t)page < pages
+               ? plane + TD_CACHE_POOLED(slots, (uint32_t)page, format, dim)
+               : NULL;
+}
 
 void td_cpu_cache_append(const void *params, const td_block *at);
 void td_cpu_cache_attend(const void *params, const td_block *at);

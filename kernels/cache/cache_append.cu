@@ -82,7 +82,9 @@ __device__ __forceinline__ float from_e4m3(uint32_t code)
 struct Append {
     const td_params_cache_append &p;
     uint32_t batch, head;
-    td_cache_head *plane;
+    td_cache_head *plane; /* nullptr: none */
+    uint8_t *pool;        /* the planes of its head, and pages of all */
+    const int32_t *table;
     uint16_t *newest_k, *newest_v;
     uint32_t row, count, position; /* of the call: the first row, how many, and where that one goes */
 
@@ -90,8 +92,12 @@ struct Append {
     {
         batch = blockIdx.x / p.heads;
         head = blockIdx.x - batch * p.heads;
-        uint8_t *const bytes = p.cache + row_at(p.cache_at, batch, head, 0);
+        uint8_t *bytes = p.cache + row_at(p.cache_at, p.table ? 0 : batch, head, 0);
 
+        pool = bytes;
+        table = p.table ? p.table + batch * p.table_stride : nullptr;
+        if (table)
+            bytes = uint32_t(table[0]) < p.slots ? bytes + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(p.format, p.dim) : nullptr;
         plane = reinterpret_cast<td_cache_head *>(bytes);
         newest_k = reinterpret_cast<uint16_t *>(bytes + TD_CACHE_HEAD_BYTES);
         newest_v = newest_k + append_page * p.dim;
@@ -152,9 +158,20 @@ struct Append {
         uint8_t *k_scale, *v_scale;
     };
 
+    /* The page of the first row; nullptr: it has none. */
+    __device__ __forceinline__ uint8_t *page() const
+    {
+        const uint32_t number = position / append_page;
+
+        if (!table)
+            return reinterpret_cast<uint8_t *>(plane) + TD_CACHE_SEALED(number, p.format, p.dim);
+        const uint32_t at = uint32_t(table[1 + number]);
+        return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, p.format, p.dim) : nullptr;
+    }
+
     __device__ __forceinline__ Sealed sealed() const
     {
-        uint8_t *const k = reinterpret_cast<uint8_t *>(plane) + TD_CACHE_SEALED(position / append_page, p.format, p.dim);
+        uint8_t *const k = page();
         uint8_t *const v = k + TD_CACHE_K_BYTES(p.format, p.dim), *const k_min = v + append_page * p.dim;
 
         return {k, v, reinterpret_cast<uint16_t *>(k_min), k_min + 2 * p.dim, k_min + 3 * p.dim};
@@ -283,16 +300,23 @@ struct Append {
 
     __device__ __forceinline__ void append()
     {
+        if (!plane)
+            return;
         find_rows();
         const int number = int(position / append_page);
-        const bool has_codes = number < int((p.entries - 1) / append_page); /* or will have */
+        const bool is_f16 = p.format == TD_CACHE_F16, has_page = count && page();
+        const bool has_codes = !is_f16 && has_page && number < int((p.entries - 1) / append_page); /* or will have */
         const bool is_there = count && plane->holds == number + 1;
 
         __syncthreads(); /* all have read what it holds */
         for (uint32_t i = threadIdx.x; i < TD_CACHE_TICKETS; i += append_threads)
             plane->tickets[i] = 0;
-        if (!count)
+        if (!count || (is_f16 && !has_page))
             return;
+        if (is_f16) {
+            newest_k = reinterpret_cast<uint16_t *>(page());
+            newest_v = newest_k + append_page * p.dim;
+        }
         if (threadIdx.x == 0)
             plane->holds = number + 1;
         if (position % append_page && !is_there && has_codes)

@@ -57,13 +57,13 @@ __device__ __forceinline__ void load_scales(float (&to)[8], const uint8_t *from)
     }
 }
 
-template <bool K4, int Dim> struct Attend {
+template <Codes Kind, int Dim> struct Attend {
     static constexpr int rows = int(TD_CACHE_TILE), page = int(TD_CACHE_PAGE), warps = int(TD_CACHE_CHUNK);
     static constexpr int steps = Dim / 16; /* of Q K^T: four pairs of channels each thread's two */
     static constexpr int blocks = Dim / 64; /* of channels of V */
     static constexpr int pitch = Dim + 4;
     static constexpr int fours = Dim / 32; /* of channels that a thread adds up in the end */
-    static constexpr uint32_t format = K4 ? TD_CACHE_K4 : TD_CACHE_K4 - 1;
+    static constexpr uint32_t format = Kind == Codes::k4 ? TD_CACHE_K4 : Kind == Codes::k8 ? TD_CACHE_K4 - 1 : TD_CACHE_F16;
 
     /* What each warp has: sums of P V, the largest score of a row, and sums of P. Behind them sums of
      * P V of all chunks so far. */
@@ -83,7 +83,9 @@ template <bool K4, int Dim> struct Attend {
     Shared &shared;
     uint32_t batch, kv_head, tile, tiles, span;
     int g, q, warp;
-    uint8_t *plane;
+    uint8_t *plane; /* its head and newest page; nullptr: none */
+    uint8_t *pool;  /* of pages that all of its head have */
+    const int32_t *table; /* nullptr: it has pages of its own */
     int position[2]; /* of rows g and g + 8; -1: none */
     int last;        /* of all of the tile */
 
@@ -100,7 +102,10 @@ template <bool K4, int Dim> struct Attend {
         g = int(threadIdx.x % 32 / 4);
         q = int(threadIdx.x % 4);
         warp = int(threadIdx.x / 32);
-        plane = p.cache + row_at(p.cache_at, batch, kv_head, 0);
+        table = p.table ? p.table + batch * p.table_stride : nullptr;
+        pool = plane = p.cache + row_at(p.cache_at, table ? 0 : batch, kv_head, 0);
+        if (table)
+            plane = uint32_t(table[0]) < p.slots ? pool + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(format, Dim) : nullptr;
         position[0] = position_of(g);
         position[1] = position_of(g + 8);
         last = max(position[0], position[1]);
@@ -123,7 +128,7 @@ template <bool K4, int Dim> struct Attend {
     {
         const uint32_t token = token_of(row);
 
-        if (token >= p.rows)
+        if (token >= p.rows || !plane)
             return -1;
         const int at = p.position[batch * p.position_at.stride_batch + token * p.position_at.stride_row];
 
@@ -319,11 +324,22 @@ template <bool K4, int Dim> struct Attend {
         multiply_p_v<Of>(o, s, v, end);
     }
 
+    /* nullptr: there is none, and nobody attends to it. */
+    __device__ __forceinline__ const uint8_t *page_of(int number) const
+    {
+        if (!table)
+            return plane + TD_CACHE_SEALED(number, format, Dim);
+        const uint32_t at = uint32_t(table[1 + number]);
+        return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, format, Dim) : nullptr;
+    }
+
     /* This warp's page of a chunk, into shared memory: as codes for rows behind it; or, as all rows
-     * are to be of one page, which then is this one, as fp16. */
+     * are to be of one page, which then is this one, as fp16. To pages of fp16 all rows attend. */
     __device__ __forceinline__ void sum(uint32_t chunk) const
     {
         const int number = int(chunk) * warps + warp;
+        const bool counts = plane && number <= last / page && last >= 0;
+        const uint8_t *const k = counts ? page_of(number) : nullptr;
         float o[8 * blocks][4], m[2] = {-CUDART_INF_F, -CUDART_INF_F}, l[2] = {0.0f, 0.0f};
         int own[2], behind[2];
 
@@ -331,17 +347,18 @@ template <bool K4, int Dim> struct Attend {
         for (int half = 0; half < 2; half++) {
             const int mine = position[half] < 0 ? -1 : position[half] / page;
 
-            behind[half] = mine > number ? page : 0;
-            own[half] = mine == number ? position[half] % page + 1 : 0;
+            behind[half] = mine > number && k ? page : 0;
+            own[half] = mine == number && (k || Kind != Codes::f16) ? position[half] % page + 1 : 0;
+            if (Kind == Codes::f16)
+                own[half] = max(own[half], behind[half]), behind[half] = 0;
         }
 #pragma unroll
         for (int i = 0; i < 32 * blocks; i++)
             o[i / 4][i % 4] = 0.0f;
-        if (__any_sync(~0u, (behind[0] | behind[1]) != 0)) {
-            const uint8_t *const k = plane + TD_CACHE_SEALED(number, format, Dim);
+        if (Kind != Codes::f16 && __any_sync(~0u, (behind[0] | behind[1]) != 0)) {
             const uint8_t *const scales = k + TD_CACHE_K_BYTES(format, Dim) + (page + 3) * Dim;
 
-            add_page<K4 ? Codes::k4 : Codes::k8>(k, behind, o, m, l);
+            add_page<Kind == Codes::k4 ? Codes::k4 : Codes::k8>(k, behind, o, m, l);
 #pragma unroll
             for (int u = 0; u < blocks; u++)
 #pragma unroll
@@ -358,7 +375,7 @@ template <bool K4, int Dim> struct Attend {
                     }
                 }
         } else if (__any_sync(~0u, (own[0] | own[1]) != 0)) {
-            add_page<Codes::f16>(plane + TD_CACHE_HEAD_BYTES, own, o, m, l);
+            add_page<Codes::f16>(Kind == Codes::f16 ? k : plane + TD_CACHE_HEAD_BYTES, own, o, m, l);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -546,25 +563,27 @@ template <bool K4, int Dim> struct Attend {
     }
 };
 
-template <bool K4, int Dim> __device__ __forceinline__ void cache_attend(const td_params_cache_attend &p)
+template <Codes Kind, int Dim> __device__ __forceinline__ void cache_attend(const td_params_cache_attend &p)
 {
     TD_DYNAMIC_SHARED(16, bytes);
     const bool stop = threadIdx.x == 0 && is_set(p.cancel);
 
     wait_for_previous();
     launch_dependents();
-    Attend<K4, Dim>(p, *reinterpret_cast<typename Attend<K4, Dim>::Shared *>(bytes)).attend(stop);
+    Attend<Kind, Dim>(p, *reinterpret_cast<typename Attend<Kind, Dim>::Shared *>(bytes)).attend(stop);
 }
 
 } // namespace td
 
-#define TD_CACHE_ENTRY(name, k4, dim)                               \
+#define TD_CACHE_ENTRY(name, kind, dim)                             \
     extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)  \
         name(const __grid_constant__ td_params_cache_attend p)      \
     {                                                               \
-        td::cache_attend<k4, dim>(p);                               \
+        td::cache_attend<td::Codes::kind, dim>(p);                  \
     }
-TD_CACHE_ENTRY(cache_attend_k8_d64, false, 64)
-TD_CACHE_ENTRY(cache_attend_k8_d128, false, 128)
-TD_CACHE_ENTRY(cache_attend_k4_d64, true, 64)
-TD_CACHE_ENTRY(cache_attend_k4_d128, true, 128)
+TD_CACHE_ENTRY(cache_attend_k8_d64, k8, 64)
+TD_CACHE_ENTRY(cache_attend_k8_d128, k8, 128)
+TD_CACHE_ENTRY(cache_attend_k4_d64, k4, 64)
+TD_CACHE_ENTRY(cache_attend_k4_d128, k4, 128)
+TD_CACHE_ENTRY(cache_attend_f16_d64, f16, 64)
+TD_CACHE_ENTRY(cache_attend_f16_d128, f16, 128)

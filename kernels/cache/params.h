@@ -19,6 +19,11 @@
  * Codes are made with minima and scales as they are kept, so rounding these loses next to nothing.
  *
  * The last page of a plane is never sealed: nobody is behind it to read it so.
+ *
+ * In a *pool* many sequences have one plane for each head: `slots` times td_cache_head and a newest
+ * page, then `pages` sealed ones. A row of a table says which slot a sequence has, and behind that
+ * which of the pages is its first one, and so on. A pool of fp16 has heads alone in its slots, and
+ * pages that lie as newest ones do.
  */
 #ifndef TANDEM_KERNELS_CACHE_PARAMS_H
 #define TANDEM_KERNELS_CACHE_PARAMS_H
@@ -33,9 +38,11 @@
 #define TD_CACHE_MOST_DIM 128u
 #define TD_CACHE_CHUNK 4u    /* pages that are added up first; then their sums are, in order */
 
-#define TD_CACHE_K4 2u       /* td_params_*.format: TANDEM_CACHE_K4V8 */
+#define TD_CACHE_F16 0u      /* td_params_*.format: TANDEM_CACHE_F16, of pools alone, */
+#define TD_CACHE_K4 2u       /* TANDEM_CACHE_K4V8 */
 #define TD_CACHE_K_BYTES(format, dim) ((format) == TD_CACHE_K4 ? 32u * (dim) : 64u * (dim))
-#define TD_CACHE_PAGE_BYTES(format, dim) (TD_CACHE_K_BYTES(format, dim) + 68u * (dim))
+#define TD_CACHE_PAGE_BYTES(format, dim) \
+    ((format) == TD_CACHE_F16 ? 256u * (dim) : TD_CACHE_K_BYTES(format, dim) + 68u * (dim))
 #define TD_CACHE_K_MOST(format) ((format) == TD_CACHE_K4 ? 15.0f : 255.0f) /* the largest code, */
 #define TD_CACHE_V_MOST 448.0f                                             /* and of values */
 #define TD_CACHE_NAN 0xffu /* a scale, where something is not finite */
@@ -50,6 +57,13 @@ typedef struct td_cache_head {
 #define TD_CACHE_NEWEST_BYTES(dim) (256u * (dim))
 #define TD_CACHE_SEALED(page, format, dim)                \
     (TD_CACHE_HEAD_BYTES + TD_CACHE_NEWEST_BYTES(dim) + \
+     (uint64_t)(page) * TD_CACHE_PAGE_BYTES(format, dim))
+
+/* A slot of a pool, whose pages begin behind all of them. */
+#define TD_CACHE_SLOT_BYTES(format, dim) \
+    (TD_CACHE_HEAD_BYTES + ((format) == TD_CACHE_F16 ? 0u : TD_CACHE_NEWEST_BYTES(dim)))
+#define TD_CACHE_POOLED(slots, page, format, dim)               \
+    ((uint64_t)(slots) * TD_CACHE_SLOT_BYTES(format, dim) + \
      (uint64_t)(page) * TD_CACHE_PAGE_BYTES(format, dim))
 
 /* Of a block's threads, for their sums: see cache_attention.cu. */
@@ -68,9 +82,12 @@ typedef struct td_params_cache_append {
     uint32_t heads, rows, dim, entries;           /* heads: of keys */
     uint16_t k_dtype, v_dtype;
     uint32_t format;
+    const int32_t *table; /* NULL: each sequence has planes of its own */
+    int64_t table_stride; /* of a sequence */
+    uint32_t slots, pages;
 } td_params_cache_append;
 
-/* Kernels `cache_attend_k8_d64`, `_k8_d128`, `_k4_d64`, `_k4_d128`. A tile has TD_CACHE_TILE rows:
+/* Kernels `cache_attend_k8_d64`, `_k8_d128`, `_k4_d64`, `_k4_d128`, `_f16_d64`, `_f16_d128`. A tile has TD_CACHE_TILE rows:
  * row i is head i % group of token i / group. Grid x: ((batch * kv_heads + head) * tiles + tile) *
  * spans + span. With one span a block has all chunks of a tile, one after the other. Else there are
  * as many as chunks of the whole cache: each block has its own, leaves its sums in `parts`, and who
@@ -90,6 +107,9 @@ typedef struct td_params_cache_attend {
     uint32_t o_dtype, format;
     float scale; /* of scores in base 2 */
     uint32_t reserved;
+    const int32_t *table; /* as above */
+    int64_t table_stride;
+    uint32_t slots, pages;
 } td_params_cache_attend;
 
 #endif

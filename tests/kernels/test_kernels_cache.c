@@ -30,6 +30,8 @@ typedef struct cache {
     shape of;
     uint64_t plane_bytes, bytes;
     unsigned char *planes;
+    uint32_t slots, pages; /* of a pool, which has planes for heads alone; */
+    int32_t *table;        /* NULL: it is none */
     uint16_t *k, *v; /* [batch][kv_heads][entries][dim], what its positions are to hold */
 } cache;
 
@@ -67,6 +69,45 @@ static cache new_cache(shape of)
     return it;
 }
 
+static uint32_t pages_of(const shape *of)
+{
+    return (of->entries + PAGE - 1) / PAGE;
+}
+
+static int32_t *row_of(const cache *it, uint32_t b)
+{
+    return it->table + (size_t)b * (1 + pages_of(&it->of));
+}
+
+/* The same as a pool with some slots and pages more than it needs, in no order. */
+static cache new_pool(shape of)
+{
+    const uint32_t slots = of.batch + 2, pages = of.batch * pages_of(&of) + 3;
+    cache it = {.of = of,
+                .slots = slots,
+                .pages = pages,
+                .plane_bytes = tandem_cache_pool_bytes(of.format, slots, pages, of.dim)};
+    uint32_t taken = 0;
+
+    it.bytes = it.plane_bytes * of.kv_heads;
+    it.planes = allocate(it.bytes + GUARD_BYTES);
+    memset(it.planes, TU_POISON, it.bytes + GUARD_BYTES);
+    it.k = random_rows(&of, 1);
+    it.v = random_rows(&of, 2);
+    it.table = allocate((size_t)of.batch * (1 + pages_of(&of)) * sizeof *it.table);
+    for (uint32_t b = 0; b < of.batch; b++) {
+        row_of(&it, b)[0] = (int32_t)(slots - 1 - b);
+        for (uint32_t i = 0; i < pages_of(&of); i++) {
+            uint32_t page = (taken++ * 7 + 3) % pages;
+
+            if (pages % 7 == 0)
+                page = pages - taken;
+            row_of(&it, b)[1 + i] = (int32_t)page;
+        }
+    }
+    return it;
+}
+
 static void free_cache(cache *it)
 {
     for (int i = 0; i < GUARD_BYTES; i++)
@@ -74,6 +115,14 @@ static void free_cache(cache *it)
     free(it->planes);
     free(it->k);
     free(it->v);
+    free(it->table);
+}
+
+/* NONE without a pool. */
+static tandem_view view_of_table(const cache *it)
+{
+    return it->table ? tandem_view_dense(1, 0, TANDEM_DTYPE_I32, 1, 1, 1 + pages_of(&it->of))
+                     : (tandem_view){0};
 }
 
 static tandem_view view_of_cache(const cache *it)
@@ -130,7 +179,10 @@ static void append(const place *where, const cache *it, const uint32_t *first,
                          .rows = rows,
                          .head_dim = s->dim,
                          .entries = s->entries,
-                         .format = s->format}};
+                         .format = s->format,
+                         .table = view_of_table(it),
+                         .slots = it->slots,
+                         .pages = it->pages}};
 
     op.cache_append.v = op.cache_append.k;
     memset(k, TU_POISON, all * sizeof *k);
@@ -151,7 +203,7 @@ static void append(const place *where, const cache *it, const uint32_t *first,
         }
     run(where, &td_operation_cache_append, &op,
         (const uint64_t[TD_MAX_VIEWS]){(uintptr_t)k, (uintptr_t)v, (uintptr_t)position,
-                                       (uintptr_t)it->planes});
+                                       (uintptr_t)it->planes, (uintptr_t)it->table});
     free(k);
     free(v);
     free(position);
@@ -177,7 +229,24 @@ static void fill(const place *where, const cache *it, uint32_t from, uint32_t en
 
 static const unsigned char *plane_of(const cache *it, uint32_t b, uint32_t h)
 {
-    return it->planes + (b * it->of.kv_heads + h) * it->plane_bytes;
+    return it->planes + ((it->table ? 0 : b) * it->of.kv_heads + h) * it->plane_bytes;
+}
+
+/* A page of a sequence's: as it is sealed, or the newest. */
+static const unsigned char *page_of(const cache *it, uint32_t b, uint32_t h, uint32_t page,
+                                    bool sealed)
+{
+    const uint32_t d = it->of.dim, page_bytes = it->of.format == TANDEM_CACHE_F16    ? 256 * d
+                                                : it->of.format == TANDEM_CACHE_K4V8 ? 100 * d
+                                                                                     : 132 * d;
+    const uint32_t newest = it->of.format == TANDEM_CACHE_F16 ? 0 : 256 * d;
+    const unsigned char *plane = plane_of(it, b, h);
+
+    if (!it->table)
+        return plane + 512 + (sealed ? newest + page * page_bytes : 0);
+    return sealed || !newest ? plane + it->slots * (512 + newest) +
+                                   (uint32_t)row_of(it, b)[1 + page] * page_bytes
+                             : plane + (uint32_t)row_of(it, b)[0] * (512 + newest) + 512;
 }
 
 static double half_at(const unsigned char *from, size_t i)
@@ -207,20 +276,18 @@ typedef struct held {
     double k, v, k_step;
 } held;
 
-static held held_at(const cache *it, const unsigned char *plane, uint32_t position, uint32_t c,
+static held held_at(const cache *it, uint32_t b, uint32_t h, uint32_t position, uint32_t c,
                     bool sealed)
 {
-    const uint32_t d = it->of.dim, j = position % PAGE, page = position / PAGE;
+    const uint32_t d = it->of.dim, j = position % PAGE;
     const bool is_k4 = it->of.format == TANDEM_CACHE_K4V8;
     const size_t k_at = ((size_t)c / 2 * PAGE + j) * 2 + c % 2,
                  v_at = ((size_t)j / 2 * d + c) * 2 + j % 2, k_bytes = (is_k4 ? 32 : 64) * d;
-    const unsigned char *newest = plane + 512,
-                        *k = newest + 256 * d + page * (k_bytes + 68 * d), *v = k + k_bytes,
-                        *k_min = v + 64 * d, *k_scale = k_min + 2 * d, *v_scale = k_scale + d;
+    const unsigned char *k = page_of(it, b, h, position / PAGE, sealed), *v = k + k_bytes, *k_min = v + 64 * d, *k_scale = k_min + 2 * d, *v_scale = k_scale + d;
     uint32_t word, code;
 
-    if (!sealed)
-        return (held){half_at(newest, k_at), half_at(newest + 128 * d, v_at), 0};
+    if (!sealed || it->of.format == TANDEM_CACHE_F16)
+        return (held){half_at(k, k_at), half_at(k + 128 * d, v_at), 0};
     memcpy(&word, k + (c / 2 * 16 + j % 16) * 4, sizeof word);
     code = is_k4 ? word >> (c % 2 * 16 + j / 16 * 4) & 15 : k[k_at];
     return (held){half_at(k_min, c) + code * e5m3(k_scale[c]), e4m3(v[v_at]) * e5m3(v_scale[c]),
@@ -236,8 +303,8 @@ static void check_held(const cache *it, uint32_t end)
         for (uint32_t position = 0; position < end; position++)
             for (uint32_t c = 0; c < s->dim; c++) {
                 const bool sealed = position / PAGE < (end - 1) / PAGE;
-                const held have = held_at(it, plane_of(it, plane / s->kv_heads, plane % s->kv_heads),
-                                          position, c, sealed);
+                const held have = held_at(it, plane / s->kv_heads, plane % s->kv_heads, position,
+                                          c, sealed);
                 const size_t at = ((size_t)plane * s->entries + position) * s->dim + c;
                 const double k = (double)td_from_f16(it->k[at]), v = (double)td_from_f16(it->v[at]);
 
@@ -306,7 +373,10 @@ static tandem_operands operands_of(const query *it)
             .rows = it->rows,
             .head_dim = s->dim,
             .entries = s->entries,
-            .format = s->format}};
+            .format = s->format,
+            .table = view_of_table(it->on),
+            .slots = it->on->slots,
+            .pages = it->on->pages}};
 
     return op;
 }
@@ -317,14 +387,14 @@ static void attend(const place *where, const query *it)
 
     run(where, &td_operation_cache_attention, &op,
         (const uint64_t[TD_MAX_VIEWS]){(uintptr_t)it->q, (uintptr_t)it->position,
-                                       (uintptr_t)it->on->planes, (uintptr_t)it->o});
+                                       (uintptr_t)it->on->planes, (uintptr_t)it->o,
+                                       (uintptr_t)it->on->table});
 }
 
 /* One row of one head, in float64, of what the cache holds. */
 static void exact(const query *it, uint32_t b, uint32_t h, uint32_t r, double *o)
 {
     const shape *s = &it->on->of;
-    const unsigned char *plane = plane_of(it->on, b, h / s->group);
     const uint16_t *q = it->q + (((size_t)b * heads_of(s) + h) * it->rows + r) * s->dim;
     const int32_t last = it->position[b * it->rows + r];
     double *p = allocate((size_t)(last + 1) * sizeof *p), sum = 0, most = -INFINITY;
@@ -333,7 +403,7 @@ static void exact(const query *it, uint32_t b, uint32_t h, uint32_t r, double *o
         p[j] = 0;
         for (uint32_t c = 0; c < s->dim; c++)
             p[j] += (double)td_from_f16(q[c]) *
-                    held_at(it->on, plane, (uint32_t)j, c, j / PAGE < last / PAGE).k;
+                    held_at(it->on, b, h / s->group, (uint32_t)j, c, j / PAGE < last / PAGE).k;
         p[j] /= sqrt(s->dim);
         most = fmax(most, p[j]);
     }
@@ -342,7 +412,8 @@ static void exact(const query *it, uint32_t b, uint32_t h, uint32_t r, double *o
         p[j] = exp(p[j] - most);
         sum += p[j];
         for (uint32_t c = 0; c < s->dim; c++)
-            o[c] += p[j] * held_at(it->on, plane, (uint32_t)j, c, j / PAGE < last / PAGE).v;
+            o[c] += p[j] *
+                    held_at(it->on, b, h / s->group, (uint32_t)j, c, j / PAGE < last / PAGE).v;
     }
     for (uint32_t c = 0; c < s->dim; c++)
         o[c] /= sum;
@@ -437,10 +508,9 @@ static void test_goes_back(void **state)
         fill(&cpu, &it, 70, 71, 1);
         for (uint32_t position = 0; position < 71; position++)
             for (uint32_t c = 0; c < it.of.dim; c++) {
-                const unsigned char *plane = plane_of(&it, 0, 0);
                 const size_t at = (size_t)position * it.of.dim + c;
-                const held have = held_at(&it, plane, position, c, position < 64);
-                const double step = held_at(&it, plane, position, c, true).k_step;
+                const held have = held_at(&it, 0, 0, position, c, position < 64);
+                const double step = held_at(&it, 0, 0, position, c, true).k_step;
 
                 assert_true(fabs(have.k - (double)td_from_f16(it.k[at])) <=
                             (position == 70 ? 0 : 0.51 * step + 0.01));
@@ -550,6 +620,132 @@ static void test_wild_positions(void **state)
         assert_int_equal(((td_cache_head *)(void *)it.planes)->tickets[i], 0);
     free_query(&q);
     free_cache(&it);
+}
+
+/* --- Pools --- */
+
+static const shape pooled[] = {
+    {.batch = 3, .kv_heads = 2, .group = 3, .dim = 64, .entries = 400, .format = 1},
+    {.batch = 2, .kv_heads = 1, .group = 4, .dim = 128, .entries = 330, .format = 2},
+    {.batch = 2, .kv_heads = 2, .group = 2, .dim = 64, .entries = 333, .format = 0},
+    {.batch = 2, .kv_heads = 1, .group = 8, .dim = 128, .entries = 130, .format = 0}};
+enum { POOLED = sizeof pooled / sizeof *pooled };
+
+/* Sequences of a pool are what each would be by itself: to the bit where there are such caches. */
+static void test_pools(void **state)
+{
+    (void)state;
+    for (int i = 0; i < POOLED; i++) {
+        const shape of = pooled[i];
+        cache pool = new_pool(of);
+        double worst = 0;
+
+        for (uint32_t last = 0, done = 0; last < of.entries; last += 1 + last / 2) {
+            fill(&cpu, &pool, done, last + 1, 1 + last % MOST_ROWS);
+            done = last + 1;
+            check_held(&pool, done);
+            query q = ask(&pool, 1 + last % 2, last);
+            attend(&cpu, &q);
+            worst = fmax(worst, error_of(&q));
+            if (of.format != TANDEM_CACHE_F16) {
+                cache alone = new_cache(of);
+
+                fill(&cpu, &alone, 0, done, MOST_ROWS);
+                query one = ask(&alone, q.rows, last);
+                attend(&cpu, &one);
+                assert_memory_equal(one.o, q.o, sizeof *q.o * of.batch * heads_of(&of) * q.rows * of.dim);
+                free_query(&one);
+                free_cache(&alone);
+            }
+            free_query(&q);
+        }
+        print_message("pool %d: off by %.1e at most\n", i, worst);
+        assert_true(worst <= 2e-5);
+        free_cache(&pool);
+    }
+}
+
+/* Two sequences that begin alike have those pages once. */
+static void test_shared_pages(void **state)
+{
+    (void)state;
+    for (int i = 0; i < POOLED; i++) {
+        const shape of = pooled[i];
+        cache pool = new_pool(of);
+        const size_t sequence = (size_t)of.kv_heads * of.entries * of.dim;
+        const uint32_t first[3] = {0}, one[3] = {PAGE};
+
+        for (uint32_t h = 0; h < of.kv_heads; h++) {
+            const size_t at = (size_t)h * of.entries * of.dim;
+
+            memcpy(pool.k + sequence + at, pool.k + at, (size_t)PAGE * of.dim * sizeof *pool.k);
+            memcpy(pool.v + sequence + at, pool.v + at, (size_t)PAGE * of.dim * sizeof *pool.v);
+        }
+        row_of(&pool, 1)[1] = row_of(&pool, 0)[1];
+        append(&cpu, &pool, first, one, PAGE); /* of the first sequence alone */
+        fill(&cpu, &pool, PAGE, 130, MOST_ROWS);
+        query q = ask(&pool, 2, 129);
+        memset(q.position + 4, 0xff, (of.batch - 2) * 2 * sizeof *q.position);
+        attend(&cpu, &q);
+        for (uint32_t b = 0; b < 2; b++)
+            for (uint32_t h = 0; h < heads_of(&of); h++)
+                for (uint32_t r = 0; r < 2; r++) {
+                    double o[TD_CACHE_MOST_DIM];
+
+                    exact(&q, b, h, r, o);
+                    for (uint32_t c = 0; c < of.dim; c++)
+                        assert_true(fabs((double)q.o[((b * heads_of(&of) + h) * 2 + r) * of.dim + c] - o[c]) <=
+                                    2e-5 * (1 + fabs(o[c])));
+                }
+        free_query(&q);
+        free_cache(&pool);
+    }
+}
+
+/* Tables that nobody should give: no sequence is touched that they do not name. */
+static void wild_tables(const place *where)
+{
+    static const int32_t wild[] = {-1, INT32_MIN, INT32_MAX, 1000000};
+
+    for (int i = 0; i < POOLED; i++) {
+        cache pool = new_pool(pooled[i]);
+        const size_t bytes = (size_t)heads_of(&pool.of) * pool.of.dim;
+
+        fill(&cpu, &pool, 0, 130, MOST_ROWS);
+        unsigned char *before = memcpy(allocate(pool.bytes), pool.planes, pool.bytes);
+        for (size_t w = 0; w < sizeof wild / sizeof *wild; w++) {
+            for (uint32_t b = 0; b < pool.of.batch; b++)
+                row_of(&pool, b)[0] = wild[w];
+            fill(where, &pool, 64, 128, MOST_ROWS);
+            assert_memory_equal(before, pool.planes, pool.bytes);
+            query q = ask(&pool, 1, 129);
+            attend(where, &q);
+            for (size_t c = 0; c < bytes * pool.of.batch; c++)
+                assert_true(q.o[c] == 0);
+            free_query(&q);
+            for (uint32_t b = 0; b < pool.of.batch; b++) {
+                row_of(&pool, b)[0] = (int32_t)b;
+                for (uint32_t page = 0; page < pages_of(&pool.of); page++)
+                    row_of(&pool, b)[1 + page] = wild[w];
+            }
+            fill(where, &pool, 64, 128, MOST_ROWS);
+            fill(where, &pool, 128, 130, MOST_ROWS);
+            q = ask(&pool, 1, 129);
+            attend(where, &q);
+            for (size_t c = 0; c < bytes * pool.of.batch; c++)
+                assert_true(isfinite(q.o[c]) && (pool.of.format || q.o[c] == 0));
+            free_query(&q);
+            memcpy(pool.planes, before, pool.bytes);
+        }
+        free(before);
+        free_cache(&pool);
+    }
+}
+
+static void test_wild_tables(void **state)
+{
+    (void)state;
+    wild_tables(&cpu);
 }
 
 /* --- On GPUs --- */
@@ -664,6 +860,37 @@ static void test_wild_on_gpus(void **state)
     free_cache(&it);
 }
 
+/* Pools on GPUs: appended to with the CPU's bits, attended to with those of each other. */
+static void test_pools_on_gpus(void **state)
+{
+    (void)state;
+    for (int i = 0; i < POOLED; i++) {
+        cache want = new_pool(pooled[i]);
+        const uint32_t end = 130;
+
+        fill(&cpu, &want, 0, end, MOST_ROWS);
+        query q = ask(&want, 2, end - 1);
+        attend(&(place){.on = &em_modules[0]}, &q);
+        assert_true(error_of(&q) <= 2e-3);
+        for (size_t module = 0; module < EM_MODULES; module++) {
+            const place gpu = on(module, module % 2 ? 1 : 132);
+            cache got = new_pool(pooled[i]);
+
+            fill(&gpu, &got, 0, end, 1 + 13 * (uint32_t)module);
+            assert_memory_equal(want.planes, got.planes, want.bytes);
+            query other = ask(&got, 2, end - 1);
+            attend(&gpu, &other);
+            assert_memory_equal(q.o, other.o,
+                                sizeof *q.o * got.of.batch * heads_of(&got.of) * 2 * got.of.dim);
+            free_query(&other);
+            free_cache(&got);
+        }
+        free_query(&q);
+        free_cache(&want);
+    }
+    wild_tables(&(place){.on = &em_modules[0]});
+}
+
 /* --- What it takes, and what is refused --- */
 
 static void test_bytes(void **state)
@@ -718,7 +945,15 @@ static void test_refusals(void **state)
             "cache_attention." text, __VA_ARGS__)
     APPEND("kv_heads is 0", a->kv_heads = 0);
     APPEND("rows is 65; it must be at most 64", a->rows = 65);
-    APPEND("format is 0; it must be 1 (k8v8) or 2 (k4v8)", a->format = 0);
+    APPEND("format is 0; it must be 1 (k8v8) or 2 (k4v8), or with a table 0 (f16)", a->format = 0);
+    APPEND("slots, pages are 2, 0; without a table both must be 0", a->slots = 2);
+#define TABLE tandem_view_dense(1, 0, TANDEM_DTYPE_I32, 1, 1, 12)
+    APPEND("pages is 0; it must be at least 1", a->table = TABLE, a->slots = 2);
+    APPEND("slots, pages are 4, 4000000; a pool has at most", a->table = TABLE, a->slots = 4,
+           a->pages = 4000000);
+    APPEND("table.dtype is 1; it must be 6 (i32)", a->table = TABLE,
+           a->table.dtype = TANDEM_DTYPE_F16, a->slots = 2, a->pages = 2);
+    ATTENTION("slots is 0; it must be at least 1", a->table = TABLE);
     APPEND("head_dim is 96; it must be 64 or 128", a->head_dim = 96);
     APPEND("reserved is 0, 4; both must be 0", a->reserved[1] = 4);
     APPEND("cache.offset_bytes is 8; it must be a multiple of 16", a->cache.offset_bytes = 8);
@@ -742,7 +977,9 @@ int main(void)
         cmocka_unit_test(test_goes_back), cmocka_unit_test(test_attend),
         cmocka_unit_test(test_many_rows), cmocka_unit_test(test_wild_positions),
         cmocka_unit_test(test_append_on_gpus), cmocka_unit_test(test_attend_on_gpus),
-        cmocka_unit_test(test_wild_on_gpus),
+        cmocka_unit_test(test_wild_on_gpus),   cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_shared_pages),   cmocka_unit_test(test_wild_tables),
+        cmocka_unit_test(test_pools_on_gpus),
         cmocka_unit_test(test_bytes),     cmocka_unit_test(test_refusals),
     };
 

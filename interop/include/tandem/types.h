@@ -365,7 +365,7 @@ typedef struct tandem_scatter {
 
 /* How a cache of keys and values is kept. */
 typedef enum tandem_cache_format {
-    TANDEM_CACHE_F16 = 0,  /* as fp16, which is no cache of the operations below: they take the next two */
+    TANDEM_CACHE_F16 = 0,  /* as fp16: the operations below take it in a pool alone */
     TANDEM_CACHE_K8V8 = 1, /* keys INT8, values FP8 E4M3 */
     TANDEM_CACHE_K4V8 = 2, /* keys INT4 */
     TANDEM_CACHE_F32 = 3   /* as float32, and all of a language model is computed in it: what others are compared with. CPUs
@@ -387,18 +387,37 @@ static inline uint64_t tandem_cache_bytes(uint32_t format, uint32_t entries, uin
     return 512 + (uint64_t)256 * head_dim + (pages - 1) * (k + 64 + 4) * head_dim;
 }
 
+/* The same of many sequences that have their pages in common, for one head: `slots` of them at a time, each with a newest page, and
+ * `pages` full ones, which any of them may have. A table says which slot a sequence has, and which pages; with it sequences have the
+ * bits that each would have in a cache of its own. Of F16 all pages are among `pages`, the newest ones, too. UINT64_MAX as above. */
+static inline uint64_t tandem_cache_pool_bytes(uint32_t format, uint32_t slots, uint32_t pages, uint32_t head_dim)
+{
+    const uint64_t newest = format == TANDEM_CACHE_F16 ? 0 : 256,
+                   page = format == TANDEM_CACHE_F16 ? 256 : format == TANDEM_CACHE_K8V8 ? 132 : 100;
+
+    if (format > TANDEM_CACHE_K4V8 || !slots || !pages || slots > 1u << 20 || head_dim > 1u << 12)
+        return UINT64_MAX;
+    return slots * (512 + newest * head_dim) + pages * page * head_dim;
+}
+
 /* Rows of keys and values become those of a cache at their positions. Those of a batch follow one another within one page, from the
  * first on whose position is in the cache; a row that does not, and what is behind it, goes nowhere. Rows in the middle of a page
  * that was sealed unseal it: what is before them in the page is as its codes have it. */
 typedef struct tandem_cache_append {
     tandem_view k, v;     /* [batch, kv_heads, rows, head_dim], F16, BF16 or F32: rounded to fp16 */
     tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
-    tandem_view cache;    /* U8, [batch, kv_heads, 1, tandem_cache_bytes()]; its strides are multiples of 16, as is its address */
+    tandem_view cache;    /* U8, [batch, kv_heads, 1, tandem_cache_bytes()], or [1, kv_heads, 1, tandem_cache_pool_bytes()] with a table;
+                             its strides are multiples of 16, as is its address */
     uint32_t batch, kv_heads, rows; /* rows: 64 at most */
     uint32_t head_dim;    /* 64 or 128 */
     uint32_t entries;     /* positions of a sequence */
     uint32_t format;      /* tandem_cache_format */
     uint32_t reserved[2]; /* 0 */
+    /* I32, [batch, 1, 1, 1 + ceil(entries / 64)]: a sequence's slot, then its pages from the first on; dtype NONE: each has a cache of
+     * its own. A number that is not below `slots`, or `pages`, is none: what would go there goes nowhere, and nobody attends to it.
+     * No two sequences of a call have the same slot, nor is a page written that another one of them reads. */
+    tandem_view table;
+    uint32_t slots, pages; /* of the pool; 0 without a table */
 } tandem_cache_append;
 
 /* O = softmax(scale * Q K^T) V on such a cache: a row attends to all positions up to its own, to those of its own page as fp16, to
@@ -414,6 +433,8 @@ typedef struct tandem_cache_attention {
     uint32_t batch, heads, kv_heads, rows; /* heads: kv_heads to 16 times as many; rows: 64 at most */
     uint32_t head_dim, entries, format;    /* as above */
     float scale;          /* 0: 1 / sqrt(head_dim) */
+    tandem_view table;    /* as above */
+    uint32_t slots, pages;
 } tandem_cache_attention;
 
 /* Images lie in views as [batch, rows of pixels, pixels of a row, channels]. */

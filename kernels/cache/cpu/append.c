@@ -14,7 +14,7 @@ _Static_assert(sizeof(td_cache_head) == TD_CACHE_HEAD_BYTES, "where the newest p
 typedef struct plane {
     const td_params_cache_append *p;
     int64_t batch, head;
-    unsigned char *bytes;
+    unsigned char *bytes, *page; /* its head and newest page; the page of the first row, if there is one */
     uint32_t row, count; /* the first one, and how many */
     uint32_t position;   /* of that one */
 } plane;
@@ -26,7 +26,8 @@ typedef struct newest {
 
 static newest newest_of(const plane *of)
 {
-    uint16_t *k = (uint16_t *)(void *)(of->bytes + TD_CACHE_HEAD_BYTES);
+    unsigned char *at = of->p->format == TANDEM_CACHE_F16 ? of->page : of->bytes + TD_CACHE_HEAD_BYTES;
+    uint16_t *k = (uint16_t *)(void *)at;
 
     return (newest){k, k + (size_t)PAGE * of->p->dim};
 }
@@ -76,10 +77,10 @@ typedef struct sealed {
     unsigned char *k_scale, *v_scale;
 } sealed;
 
-static sealed sealed_of(const plane *of, uint32_t number)
+static sealed sealed_of(const plane *of)
 {
     const uint32_t dim = of->p->dim, format = of->p->format;
-    unsigned char *k = of->bytes + TD_CACHE_SEALED(number, format, dim);
+    unsigned char *k = of->page;
     unsigned char *v = k + TD_CACHE_K_BYTES(format, dim), *k_min = v + (size_t)PAGE * dim;
 
     return (sealed){k, v, (uint16_t *)(void *)k_min, k_min + 2 * dim, k_min + 3 * dim};
@@ -189,7 +190,7 @@ TD_INLINE void encode_values(const plane *of, const uint16_t *from, sealed to)
 TD_INLINE void seal_body(const plane *of)
 {
     const newest from = newest_of(of);
-    const sealed to = sealed_of(of, of->position / PAGE);
+    const sealed to = sealed_of(of);
 
     encode_keys(of, from.k, to);
     encode_values(of, from.v, to);
@@ -221,7 +222,7 @@ static void seal(const plane *of)
 static void unseal(const plane *of)
 {
     const uint32_t dim = of->p->dim, count = of->position % PAGE;
-    const sealed from = sealed_of(of, of->position / PAGE);
+    const sealed from = sealed_of(of);
     const newest to = newest_of(of);
 
     for (uint32_t c = 0; c < dim; c++)
@@ -241,22 +242,50 @@ static void unseal(const plane *of)
         }
 }
 
+/* Where its head and newest page are; false: it has none. */
+static bool find_plane(plane *of)
+{
+    const td_params_cache_append *p = of->p;
+    unsigned char *all = p->cache + td_row_at(&p->cache_at, p->table ? 0 : of->batch, of->head, 0);
+
+    of->bytes = p->table ? td_cache_slot_of(all, p->table + of->batch * p->table_stride, p->slots,
+                                            p->format, p->dim)
+                         : all;
+    return of->bytes != NULL;
+}
+
+/* The page of the first row. */
+static void find_page(plane *of)
+{
+    const td_params_cache_append *p = of->p;
+    const uint32_t number = of->position / PAGE;
+
+    of->page = p->table ? td_cache_page_of(p->cache + td_row_at(&p->cache_at, 0, of->head, 0),
+                                           p->table + of->batch * p->table_stride, number, p->slots,
+                                           p->pages, p->format, p->dim)
+                        : of->bytes + TD_CACHE_SEALED(number, p->format, p->dim);
+}
+
 void td_cpu_cache_append(const void *params, const td_block *at)
 {
     const td_params_cache_append *p = params;
     plane of = {.p = p, .batch = at->x / p->heads, .head = at->x % p->heads};
     td_cache_head *head;
 
-    if (p->verdict && *p->verdict != TD_VERDICT_COMMITTED)
+    if ((p->verdict && *p->verdict != TD_VERDICT_COMMITTED) || !find_plane(&of))
         return;
-    of.bytes = p->cache + td_row_at(&p->cache_at, of.batch, of.head, 0);
     head = (td_cache_head *)(void *)of.bytes;
     memset(head->tickets, 0, sizeof head->tickets);
     find_rows(&of);
     if (!of.count)
         return;
+    find_page(&of);
     const int32_t number = (int32_t)(of.position / PAGE);
-    const bool has_codes = number < (int32_t)((p->entries - 1) / PAGE); /* or will have */
+    const bool is_f16 = p->format == TANDEM_CACHE_F16;
+    const bool has_codes = !is_f16 && of.page && /* or will have */
+                           number < (int32_t)((p->entries - 1) / PAGE);
+    if (is_f16 && !of.page)
+        return;
     if (of.position % PAGE && head->holds != number + 1 && has_codes)
         unseal(&of);
     head->holds = number + 1;

@@ -16,7 +16,9 @@ typedef int32_t ivec __attribute__((vector_size(64), aligned(4), may_alias));
 typedef struct tile {
     const td_params_cache_attend *p;
     td_cache_local *local;
-    unsigned char *plane;
+    unsigned char *plane; /* its head and newest page; NULL: none */
+    unsigned char *pool;  /* of all planes of its head; NULL: it has pages of its own */
+    const int32_t *table;
     int64_t batch, kv_head;
     uint32_t number, of_plane; /* in its plane, among those of all */
     int64_t position[TILE];    /* of each row, the last one's where it is beyond; -1: none */
@@ -99,11 +101,10 @@ TD_INLINE void unpack_k4(td_cache_local *to, const unsigned char *from, uint32_t
                 least + scale * (float)(int32_t)(words[i] >> (c % 2 * 16 + j / 4) & 15);
 }
 
-TD_INLINE void unpack_sealed(const tile *of, uint32_t number)
+TD_INLINE void unpack_sealed(const tile *of, const unsigned char *k)
 {
     const uint32_t dim = of->p->dim, format = of->p->format;
-    const unsigned char *k = of->plane + TD_CACHE_SEALED(number, format, dim),
-                        *v = k + TD_CACHE_K_BYTES(format, dim), *k_min = v + (size_t)PAGE * dim,
+    const unsigned char *v = k + TD_CACHE_K_BYTES(format, dim), *k_min = v + (size_t)PAGE * dim,
                         *k_scale = k_min + 2 * dim, *v_scale = k_scale + dim;
     td_cache_local *to = of->local;
 
@@ -123,11 +124,11 @@ TD_INLINE void unpack_sealed(const tile *of, uint32_t number)
         }
 }
 
-/* The newest page; of keys from `count` on nothing counts, and is read as 0. */
-TD_INLINE void unpack_newest(const tile *of, uint32_t count)
+/* One that is fp16; of keys from `count` on nothing counts, and is read as 0. */
+TD_INLINE void unpack_f16(const tile *of, const unsigned char *page, uint32_t count)
 {
     const uint32_t dim = of->p->dim;
-    const uint16_t *k = (const uint16_t *)(const void *)(of->plane + TD_CACHE_HEAD_BYTES),
+    const uint16_t *k = (const uint16_t *)(const void *)page,
                    *v = k + (size_t)PAGE * dim;
     td_cache_local *to = of->local;
 
@@ -214,18 +215,34 @@ TD_INLINE void multiply_p_v(td_cache_local *at, uint32_t row, uint32_t dim, floa
     }
 }
 
-/* Rows that have this page as their own attend to it as fp16, those behind it as codes. */
+/* Rows that have this page as their own attend to it as fp16, those behind it as codes; to fp16 all
+ * of them do. */
 TD_INLINE uint32_t limit_of(const tile *of, uint32_t row, uint32_t number, bool sealed)
 {
     const int64_t position = of->position[row], own = position / PAGE;
 
     if (position < 0)
         return 0;
+    if (of->p->format == TANDEM_CACHE_F16)
+        return own > number ? PAGE : own == number ? (uint32_t)(position % PAGE) + 1 : 0;
     return sealed ? (own > number ? PAGE : 0) : (own == number ? position % PAGE + 1 : 0);
+}
+
+/* NULL: nobody is to attend to it. */
+TD_INLINE const unsigned char *page_of(const tile *of, uint32_t number, bool sealed)
+{
+    const td_params_cache_attend *p = of->p;
+
+    if (!sealed)
+        return p->format == TANDEM_CACHE_F16 ? NULL : of->plane + TD_CACHE_HEAD_BYTES;
+    return of->pool ? td_cache_page_of(of->pool, of->table, number, p->slots, p->pages, p->format,
+                                       p->dim)
+                    : of->plane + TD_CACHE_SEALED(number, p->format, p->dim);
 }
 
 TD_INLINE void add_page(const tile *of, uint32_t number, bool sealed)
 {
+    const unsigned char *page = page_of(of, number, sealed);
     uint32_t limits[TILE], most = 0;
     float s[FOUR][PAGE], alpha[FOUR];
 
@@ -233,12 +250,12 @@ TD_INLINE void add_page(const tile *of, uint32_t number, bool sealed)
         limits[row] = limit_of(of, row, number, sealed);
         most = limits[row] > most ? limits[row] : most;
     }
-    if (!most)
+    if (!most || !page)
         return;
-    if (sealed)
-        unpack_sealed(of, number);
+    if (sealed && of->p->format != TANDEM_CACHE_F16)
+        unpack_sealed(of, page);
     else
-        unpack_newest(of, most);
+        unpack_f16(of, page, most);
     for (uint32_t row = 0; row < TILE; row += FOUR) {
         if (!(limits[row] | limits[row + 1] | limits[row + 2] | limits[row + 3]))
             continue;
@@ -332,6 +349,18 @@ static void write_rows(const tile *of)
 
 /* --- The block --- */
 
+static void find_plane(tile *of)
+{
+    const td_params_cache_attend *p = of->p;
+
+    of->plane = p->cache + td_row_at(&p->cache_at, p->table ? 0 : of->batch, of->kv_head, 0);
+    if (!p->table)
+        return;
+    of->pool = of->plane;
+    of->table = p->table + of->batch * p->table_stride;
+    of->plane = td_cache_slot_of(of->pool, of->table, p->slots, p->format, p->dim);
+}
+
 static void find_positions(tile *of)
 {
     const td_params_cache_attend *p = of->p;
@@ -340,7 +369,7 @@ static void find_positions(tile *of)
         const uint32_t token = token_of(of, row);
         int64_t position = -1;
 
-        if (token < p->rows)
+        if (token < p->rows && of->plane)
             position = p->position[of->batch * p->position_at.stride_batch +
                                    token * p->position_at.stride_row];
         position = position < p->entries ? position : p->entries - 1;
@@ -385,7 +414,7 @@ TD_INLINE void attend_body(const void *params, const td_block *at)
                .kv_head = plane % p->kv_heads,
                .number = of_plane % tiles,
                .of_plane = of_plane};
-    of.plane = p->cache + td_row_at(&p->cache_at, of.batch, of.kv_head, 0);
+    find_plane(&of);
     find_positions(&of);
     const uint32_t chunks = (of.pages + TD_CACHE_CHUNK - 1) / TD_CACHE_CHUNK;
     td_cache_sums *all = &of.local->all, *one = &of.local->chunk;
