@@ -36,11 +36,11 @@ static bool begins_as_gguf(const char *path)
 
 static tandem_status open_gguf(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
-    const uint32_t sequences = desc->sequences ? desc->sequences : 1;
+    const td_llama_desc llama = {desc->sequences ? desc->sequences : 1, desc->context, desc->cache, desc->pages};
     tandem_status status = td_checkpoint_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
 
     if (status == TANDEM_OK)
-        status = td_llama_open(&load->gguf, sequences, desc->context, desc->cache, &load->llama, why, TD_WHY_BYTES);
+        status = td_llama_open(&load->gguf, &llama, &load->llama, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         status = td_network_make(load->s, &load->llama.graph, &load->model->network, why);
     return status;
@@ -52,10 +52,10 @@ static tandem_status open_safetensors(td_model_load *load, const tandem_model_de
 
     if (status != TANDEM_OK)
         return status;
-    if (desc->sequences || desc->context || desc->cache)
+    if (desc->sequences || desc->context || desc->cache || desc->pages)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.sequences is %" PRIu32 ", desc.context %" PRIu32 " and desc.cache %" PRIu32
-                       "; all must be 0, as this is no GGUF file",
+                       "; all must be 0, as must desc.pages, as this is no GGUF file",
                        desc->sequences, desc->context, desc->cache);
     return td_network_read(load->s, &load->file, &load->model->network, why);
 }

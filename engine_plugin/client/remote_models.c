@@ -79,7 +79,7 @@ tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc 
         model->remote = td_session_alloc(s, sizeof *model->remote, 64);
     if (!model || !model->remote || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
         td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
-    } else if (desc->sequences || desc->context || desc->cache) {
+    } else if (desc->sequences || desc->context || desc->cache || desc->pages) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                          "desc.sequences is %u, desc.context %u and desc.cache %u; for tandemd they must be 0: one, the file's own, "
                          "and fp16",

@@ -239,6 +239,12 @@ static void set_scores(maker *m)
         td_make_float(m, "scale", m->model->sizes.scale);
 }
 
+/* Whether caches are those of the operations on caches, whose runs are of one page. */
+static bool has_planes(const maker *m)
+{
+    return m->model->pages || is_coded(m);
+}
+
 /* What is kept of the layer's keys and values, as they are, and attention on that. */
 static void add_cache(maker *m, uint32_t layer, const heads of[PROJECTIONS], const char *y)
 {
@@ -277,11 +283,19 @@ static void add_cache(maker *m, uint32_t layer, const heads of[PROJECTIONS], con
     view_heads(m, "o", y, 0, s->heads * s->head_dim);
 }
 
-/* A node of either operation on caches of codes. */
+/* Bytes of a head, and slots that have such planes: all have a pool's in common. */
+static uint64_t plane_bytes(const td_llama *model)
+{
+    return model->pages ? tandem_cache_pool_bytes(model->cache, model->slots, model->pages,
+                                                  model->sizes.head_dim)
+                        : tandem_cache_bytes(model->cache, model->context, model->sizes.head_dim);
+}
+
+/* A node of either operation on caches of codes, or a pool. */
 static void add_cache_node(maker *m, uint32_t layer, uint32_t operation)
 {
     const td_llama_sizes *s = &m->model->sizes;
-    const uint64_t plane = tandem_cache_bytes(m->model->cache, m->model->context, s->head_dim);
+    const uint64_t plane = plane_bytes(m->model);
     const text batch = td_maker_format("%" PRIu64, s->kv_heads * plane),
                head = td_maker_format("%" PRIu64, plane);
 
@@ -295,14 +309,19 @@ static void add_cache_node(maker *m, uint32_t layer, uint32_t operation)
     view_positions(m);
     td_graph_set_view(m->graph, "cache", layer_name(layer, "cache").bytes, NULL,
                       (const char *const[3]){batch.bytes, head.bytes, head.bytes});
+    if (!m->model->pages)
+        return;
+    td_make_number(m, "slots", m->model->slots);
+    td_make_number(m, "pages", m->model->pages);
+    td_make_view(m, "table", "table");
 }
 
-/* The same as codes. */
+/* The same as codes, or in a pool. */
 static void add_coded_cache(maker *m, uint32_t layer, const heads of[PROJECTIONS], const char *y)
 {
     const td_llama_sizes *s = &m->model->sizes;
-    const uint64_t plane = tandem_cache_bytes(m->model->cache, m->model->context, s->head_dim);
-    const text slots = td_maker_format("%" PRIu32, m->model->slots),
+    const uint64_t plane = plane_bytes(m->model);
+    const text slots = td_maker_format("%" PRIu32, m->model->pages ? 1 : m->model->slots),
                heads_of_keys = td_maker_format("%" PRIu32, s->kv_heads),
                bytes = td_maker_format("%" PRIu64, plane);
 
@@ -332,7 +351,7 @@ static void add_attention(maker *m, uint32_t layer, const char *x, const char *y
         add_head_norm(m, layer, "attn_k_norm.weight", "k.turned", &of[K]);
     }
     td_make_rows(m, y, m->real, s->heads * s->head_dim);
-    (is_coded(m) ? add_coded_cache : add_cache)(m, layer, of, y);
+    (has_planes(m) ? add_coded_cache : add_cache)(m, layer, of, y);
 }
 
 /* activation(x gate^T) * (x up^T), of one layer. */
@@ -426,11 +445,15 @@ static void add_numbers(maker *m)
 
     td_graph_add_number(m->graph, "batch", model->slots);
     td_graph_add_number(m->graph, "tokens",
-                        is_coded(m) && model->context > PAGE_TOKENS ? PAGE_TOKENS : model->context);
+                        has_planes(m) && model->context > PAGE_TOKENS ? PAGE_TOKENS : model->context);
     td_graph_add_number(m->graph, "wanted", rows);
     td_graph_add_tensor(m->graph, "ids", TD_ROLE_UNIFORM, TANDEM_DTYPE_I32, all, 1);
     td_graph_add_tensor(m->graph, "positions", TD_ROLE_UNIFORM, TANDEM_DTYPE_I32, all, 1);
     td_graph_add_tensor(m->graph, "rows", TD_ROLE_UNIFORM, TANDEM_DTYPE_I32, wanted, 1);
+    if (model->pages)
+        td_graph_add_tensor(
+            m->graph, "table", TD_ROLE_UNIFORM, TANDEM_DTYPE_I32,
+            (const char *const[2]){"batch", td_maker_format("%" PRIu32, 1 + (model->context - 1) / PAGE_TOKENS + 1).bytes}, 2);
     for (uint32_t kind = 0; kind < TD_LLAMA_KINDS; kind++)
         if (has_rotation(m, kind))
             td_make_weight(m, rotation_of(m, kind), model->context, model->sizes.rotated_channels,
@@ -517,20 +540,27 @@ static void check_cache(maker *m)
         FAIL(TANDEM_ERROR_ARG,
              "cache is %" PRIu32 "; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)",
              m->model->cache);
-    else if (is_coded(m) && s->head_dim != 64 && s->head_dim != 128)
+    else if (m->model->pages && m->model->cache == TANDEM_CACHE_F32)
         FAIL(TANDEM_ERROR_UNSUPPORTED,
-             "its heads have %" PRIu32 " channels; caches of codes are of 64 or 128, so this one's "
-             "can be f16 alone",
+             "cache is 3 (f32), pages %" PRIu32 "; pools are f16, k8v8 or k4v8", m->model->pages);
+    else if (has_planes(m) && s->head_dim != 64 && s->head_dim != 128)
+        FAIL(TANDEM_ERROR_UNSUPPORTED,
+             "its heads have %" PRIu32 " channels; caches of codes, and pools, are of 64 or 128, so "
+             "this one's can be f16 alone, each slot with its own",
              s->head_dim);
-    else if (is_coded(m) && s->window)
+    else if (has_planes(m) && s->window)
         FAIL(TANDEM_ERROR_UNSUPPORTED,
-             "its layers see %" PRIu32 " tokens; with caches of codes they see all, so the context "
-             "can be %" PRIu32 " at most, and is %" PRIu32,
+             "its layers see %" PRIu32 " tokens; with caches of codes, and pools, they see all, so the "
+             "context can be %" PRIu32 " at most, and is %" PRIu32,
              s->window, s->window, m->model->context);
-    else if (is_coded(m) && s->score_cap > 0)
+    else if (has_planes(m) && s->score_cap > 0)
         FAIL(TANDEM_ERROR_UNSUPPORTED,
-             "its scores are capped, which no attention on caches of codes does: they can be f16 "
-             "alone");
+             "its scores are capped, which no attention on caches of codes, or pools, does: they can "
+             "be f16 alone, each slot with its own");
+    else if (m->model->pages && plane_bytes(m->model) > TD_MOST_DIMENSION)
+        FAIL(TANDEM_ERROR_ARG,
+             "slots, pages are %" PRIu32 ", %" PRIu32 "; a pool has at most %d bytes for each head",
+             m->model->slots, m->model->pages, TD_MOST_DIMENSION);
 }
 
 static void make_model(maker *m, uint32_t context)
@@ -554,12 +584,12 @@ static void make_model(maker *m, uint32_t context)
         refuse_unused(m);
 }
 
-tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, uint32_t cache,
-                            td_llama *model, char *why, size_t why_bytes)
+tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_llama *model,
+                            char *why, size_t why_bytes)
 {
     maker it = {.file = file,
                 .model = model,
-                .real = cache == TANDEM_CACHE_F32 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16};
+                .real = desc->cache == TANDEM_CACHE_F32 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16};
 
     memset(model, 0, sizeof *model);
     it.used = calloc(file->tensor_count + 1, sizeof *it.used);
@@ -569,9 +599,10 @@ tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t contex
         td_llama_close(model);
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a model's graph");
     }
-    model->slots = slots;
-    model->cache = cache;
-    make_model(&it, context);
+    model->slots = desc->slots;
+    model->cache = desc->cache;
+    model->pages = desc->pages;
+    make_model(&it, desc->context);
     free(it.used);
     const tandem_status status = td_graph_end(it.graph, why, why_bytes);
     if (status != TANDEM_OK)

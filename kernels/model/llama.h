@@ -12,9 +12,12 @@
  *   uniforms  ids, positions I32 [batch, tokens]; rows I32 [wanted], which are counted through all
  *             sequences: row t of sequence b is b * tokens + t
  *   outputs   logits F32 [wanted, words]
- *   caches    of each layer F16, with TANDEM_CACHE_F32 F32 [slots, 2 * kv_heads, context, head_dim]: keys, then values; or,
+ *   caches    of a pool of pages, of each layer U8 [1, kv_heads, 1, tandem_cache_pool_bytes()], and a
+ *             further uniform, table I32 [batch, 1 + ceil(context / 64)]: which slot a sequence of
+ *             the run has, and which pages. Without pages of each layer F16, with TANDEM_CACHE_F32 F32
+ *             [slots, 2 * kv_heads, context, head_dim]: keys, then values; or,
  *             in another format, U8 [slots, kv_heads, 1, tandem_cache_bytes()], and then a run has
- *             at most 64 tokens of a sequence, which follow one another.
+ *             at most 64 tokens of a sequence, which follow one another, as with a pool.
  *             Sequence b of a run is in slot b
  *
  * Weights stay as the file has them where kernels take them so (F16 and GGUF's blocks of
@@ -82,6 +85,7 @@ typedef struct td_llama_weight {
 typedef struct td_llama {
     td_llama_sizes sizes;
     uint32_t slots, context, cache; /* of the caches; their tandem_cache_format */
+    uint32_t pages;                 /* of a pool; 0: each slot has its own */
     td_graph *graph; /* who wants to keep it takes it, and leaves NULL */
     td_llama_weight *weights; /* in the graph's order */
     uint32_t weight_count;
@@ -90,10 +94,15 @@ typedef struct td_llama {
 
 /* The model of a file, which has to stay open until its weights were read. slots: sequences, at
  * least 1; context: tokens of each, at most what the model was trained for; 0: that; cache:
- * tandem_cache_format. PROTOCOL where something is missing, or does not fit together; UNSUPPORTED
- * where it is another architecture, or has something that this does not compute; ARG, NOMEM. On failure *model is empty. */
-tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, uint32_t cache,
-                            td_llama *model, char *why, size_t why_bytes);
+ * tandem_cache_format; pages: those of a pool that slots have in common; 0: each has its own cache.
+ * PROTOCOL where something is missing, or does not fit together; UNSUPPORTED where it is another
+ * architecture, or has something that this does not compute; ARG, NOMEM. On failure *model is
+ * empty. */
+typedef struct td_llama_desc {
+    uint32_t slots, context, cache, pages;
+} td_llama_desc;
+tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_llama *model,
+                            char *why, size_t why_bytes);
 /* Accepts empty ones. */
 void td_llama_close(td_llama *model);
 

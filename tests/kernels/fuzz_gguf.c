@@ -76,13 +76,14 @@ static uint64_t check_model(const td_gguf *file)
     uint64_t sum = 0;
     td_llama model;
 
-    for (uint32_t cache = TANDEM_CACHE_F16; cache <= TANDEM_CACHE_F32; cache++) {
-        if (td_llama_open(file, 1, 0, cache, &model, why, sizeof why) != TANDEM_OK) {
+    for (uint32_t i = 0; i < 2 * (TANDEM_CACHE_F32 + 1); i++) { /* each format, and in a pool */
+        const td_llama_desc desc = {.slots = 1, .cache = i / 2, .pages = i % 2 ? 2 : 0};
+        if (td_llama_open(file, &desc, &model, why, sizeof why) != TANDEM_OK) {
             must(*why && !model.graph, "a model's refusal without its reason");
             continue;
         }
-        for (uint32_t i = 0; i < model.weight_count; i++) {
-            td_llama_read_weight(&model, i, 0, sizeof bytes, bytes);
+        for (uint32_t w = 0; w < model.weight_count; w++) {
+            td_llama_read_weight(&model, w, 0, sizeof bytes, bytes);
             sum += sum_of(bytes, sizeof bytes);
         }
         td_llama_close(&model);

@@ -43,7 +43,7 @@ lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint
     lu_must(path ? td_checkpoint_open(path, &m.file, why, sizeof why)
                  : td_gguf_read(bytes, size, &m.file, why, sizeof why),
             why);
-    lu_must(td_llama_open(&m.file, slots, context, cache, &m.llama, why, sizeof why), why);
+    lu_must(td_llama_open(&m.file, &(td_llama_desc){slots, context, cache, 0}, &m.llama, why, sizeof why), why);
     lu_must(td_program_build(m.llama.graph, (const uint32_t[]){1, 1, 1}, &cpu, &program, why,
                              sizeof why),
             why);

@@ -414,7 +414,7 @@ static void refuse(const lf_change *change, uint32_t slots, uint32_t context, ta
     td_llama model;
 
     lu_must(td_gguf_read(file, bytes, &gguf, why, sizeof why), why);
-    const tandem_status got = td_llama_open(&gguf, slots, context, 0, &model, why, sizeof why);
+    const tandem_status got = td_llama_open(&gguf, &(td_llama_desc){slots, context, 0, 0}, &model, why, sizeof why);
     if (got != status || !strstr(why, says))
         fail_msg("status %d, \"%s\" instead of \"%s\"", got, why, says);
     assert_null(model.graph);
@@ -423,8 +423,8 @@ static void refuse(const lf_change *change, uint32_t slots, uint32_t context, ta
     free(file);
 }
 
-static void refuse_cache(const lf_shape *shape, uint32_t cache, tandem_status status,
-                         const char *says)
+static void refuse_cache(const lf_shape *shape, uint32_t cache, uint32_t pages,
+                         tandem_status status, const char *says)
 {
     char why[400] = "";
     uint64_t bytes;
@@ -433,7 +433,7 @@ static void refuse_cache(const lf_shape *shape, uint32_t cache, tandem_status st
     td_llama model;
 
     lu_must(td_gguf_read(file, bytes, &gguf, why, sizeof why), why);
-    assert_int_equal(td_llama_open(&gguf, 1, 0, cache, &model, why, sizeof why), status);
+    assert_int_equal(td_llama_open(&gguf, &(td_llama_desc){1, 0, cache, pages}, &model, why, sizeof why), status);
     assert_non_null(strstr(why, says));
     td_gguf_close(&gguf);
     free(file);
@@ -525,10 +525,13 @@ static void test_refusals(void **state)
     refuse(NULL, 0, 0, TANDEM_ERROR_ARG, "slots is 0; it must be at least 1");
     refuse(NULL, 1, 49, TANDEM_ERROR_ARG, "context is 49; the model was trained for 48");
     refuse(NULL, 1 << 30, 48, TANDEM_ERROR_ARG, "numbers.wanted: the most is");
-    refuse_cache(&base, 4, TANDEM_ERROR_ARG,
+    refuse_cache(&base, 4, 0, TANDEM_ERROR_ARG,
                  "cache is 4; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)");
+    refuse_cache(&base, 3, 4, TANDEM_ERROR_UNSUPPORTED, "cache is 3 (f32), pages 4; pools are f16, k8v8 or k4v8");
     narrow.head_dim = narrow.rotated_channels = 32;
-    refuse_cache(&narrow, 1, TANDEM_ERROR_UNSUPPORTED, "its heads have 32 channels");
+    refuse_cache(&narrow, 1, 0, TANDEM_ERROR_UNSUPPORTED, "its heads have 32 channels");
+    refuse_cache(&narrow, 0, 4, TANDEM_ERROR_UNSUPPORTED, "its heads have 32 channels");
+    refuse_cache(&base, 0, 4000000, TANDEM_ERROR_ARG, "slots, pages are 1, 4000000; a pool has at most");
 }
 
 int main(void)

@@ -405,6 +405,10 @@ typedef struct tandem_model_desc {
     /* Of a language model: how many sequences of tokens an instance has caches for, 0: 1; and how many tokens of each, 0:
      * as many as the model was trained for. Of any other file both are 0. */
     uint32_t sequences, context;
+    /* Of a language model: its sequences have so many pages of 64 tokens in common, and runs say which (uniform `table`); 0: each
+     * has a cache of its own. Of any other file 0. */
+    uint32_t pages;
+    uint32_t reserved; /* 0 */
 } tandem_model_desc;
 
 /* Loads a file onto the session's device:
@@ -417,9 +421,11 @@ typedef struct tandem_model_desc {
  *   output logits, F32 [wanted, words]. An instance keeps keys and values of each token at its position of its sequence, so
  *   that each run goes on where others ended; a position below 0 is none. Caches as codes take about a half of the memory, or
  *   two fifths; a run has at most 64 tokens of a sequence then, which follow one another, heads must have 64 or 128 channels,
- *   and see all tokens before them, uncapped. With TANDEM_CACHE_F32 a CPU computes all in float32. The file is mapped while it
- *   is read, so it must not shrink meanwhile. A folder as transformers saves such models (config.json, safetensors files, and for
- *   texts tokenizer.json) is the same, but for tandemd.
+ *   and see all tokens before them, uncapped. With `pages` that is so of F16, too, and a run's sequences are any of the
+ *   instance's: one more uniform, table, I32 [batch, 1 + ceil(context / 64)], says which slot, below `sequences`, each has, and
+ *   which of the pages is its first one, its second and so on; a number below 0 is none. With TANDEM_CACHE_F32, which no pool
+ *   takes, a CPU computes all in float32. The file is mapped while it is read, so it must not shrink meanwhile. A folder as
+ *   transformers saves such models (config.json, safetensors files, and for texts tokenizer.json) is the same, but for tandemd.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
  *          that nothing here computes, and for sequences, context and cache where tandemd computes; NOMEM; DEVICE.
  * Owner: the session owns the model until tandem_model_destroy(); what desc points to need only live during the call.

@@ -305,12 +305,19 @@ static void test_refusals_of_calls(void **state)
     REFUSED(&r, ARG, "cache is 4; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)",
             tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
+    desc.reserved = 1;
+    REFUSED(&r, ARG, "desc.reserved is 1, not 0", tandem_model_create(r.s, &desc, &model));
+    desc = desc_of(0, 0);
     desc.path = NULL;
     REFUSED(&r, ARG, "desc.path is NULL", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 5);
     desc.path = network_file(NULL);
     REFUSED(&r, ARG, "desc.sequences is 0, desc.context 5 and desc.cache 0; all must be 0",
             tandem_model_create(r.s, &desc, &model));
+    desc = desc_of(0, 0);
+    desc.pages = 2;
+    desc.path = network_file(NULL);
+    REFUSED(&r, ARG, "as must desc.pages", tandem_model_create(r.s, &desc, &model));
     close_all(&r);
 }
 
