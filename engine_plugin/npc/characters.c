@@ -2,9 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * What a character is to have read is a list of tokens, of which the first `read` are in its
- * caches. A step sees whether the job under way has ended, takes a token where all is read, and
- * submits the next tokens where not all is. So whatever the list becomes, only what is new is read.
+ * What a character is to have read is a list of tokens, which its sequence is told: what is new of
+ * it is read, together with what others are to read. A step takes a token where all is read, and
+ * has the sequence read that, too.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 #include "engine_plugin/npc/language.h"
 #include "engine_plugin/npc/reply.h"
 #include "engine_plugin/npc/schema.h"
-#include "engine_plugin/npc/speaker.h"
+#include "engine_plugin/npc/stage.h"
 #include "kernels/arena.h"
 
 enum { MOST_REPLIES = 16, DEFAULT_TOKENS = 256, MOST_STOPS = 1024, MOST_BIASES = 65536 };
-#define RETRY_NS 100000u /* how long to wait where the session has no room for a job */
+#define RETRY_NS 100000u /* how long to wait for others who may go on, or for room for a job */
 
 typedef struct said {
     char *text; /* with a 0 behind it */
@@ -29,15 +29,14 @@ typedef struct said {
 
 struct tandem_npc {
     tandem_language *language;
-    td_speaker speaker;
-    bool plain, broken; /* its caches were lost */
+    td_stage *own;     /* where those of a language have none in common */
+    td_sequence *read; /* what it has read; NULL: all was lost */
+    bool plain;
     td_history history;
 
-    td_tokens tokens;     /* the prompt, and the reply so far */
-    size_t read;          /* of these, in the caches; */
-    size_t submitted;     /* once the job under way has ended: 0, not more */
-    size_t prompt, new;   /* tokens of the prompt; those that were not in the caches */
-    tandem_ticket ticket; /* of that job; 0: none */
+    td_tokens tokens;   /* the prompt, and the reply so far */
+    size_t prompt, new; /* tokens of the prompt; those that were not in the caches */
+    uint64_t before;    /* tokens that were read when it was said */
 
     uint32_t state;
     td_arena copies; /* of what `say` points to */
@@ -81,7 +80,8 @@ static void free_grammar(tandem_npc *n)
 
 static void free_npc(tandem_npc *n)
 {
-    td_speaker_close(&n->speaker);
+    td_sequence_close(&n->read);
+    td_stage_destroy(&n->own);
     td_reply_destroy(&n->reply);
     free_grammar(n);
     td_history_free(&n->history);
@@ -94,12 +94,28 @@ static void free_npc(tandem_npc *n)
     free(n);
 }
 
-static tandem_status open_speaker(tandem_npc *n)
+static td_stage *stage_of(const tandem_npc *n)
 {
-    const td_speaker_desc desc = {.model = n->language->model, .precision = n->language->precision};
+    return n->own ? n->own : n->language->stage;
+}
 
-    n->read = 0;
-    return td_speaker_open(n->language->session, &desc, &n->speaker);
+/* What goes wrong is told. */
+static tandem_status open_sequence(tandem_npc *n, const char *call)
+{
+    const tandem_language *l = n->language;
+    const td_stage_desc desc = {.session = l->session,
+                                .model = l->model,
+                                .slots = 1,
+                                .context = l->context,
+                                .precision = l->precision};
+    tandem_status status = l->pages ? td_language_stage(n->language) : td_stage_create(&desc, &n->own);
+
+    if (status != TANDEM_OK)
+        return status;
+    status = td_sequence_open(stage_of(n), &n->read);
+    return status == TANDEM_OK
+               ? status
+               : td_session_fail(l->session, call, status, "no memory for a character");
 }
 
 static tandem_status check_desc(const tandem_language *l, const tandem_npc_desc *desc, char *why)
@@ -128,7 +144,7 @@ static tandem_status make_npc(tandem_language *l, const tandem_npc_desc *desc, c
     }
     n->language = l;
     n->plain = desc->plain;
-    const tandem_status status = open_speaker(n);
+    const tandem_status status = open_sequence(n, call);
     if (status != TANDEM_OK) {
         free_npc(n);
         return status;
@@ -182,10 +198,9 @@ tandem_status tandem_npc_destroy(tandem_npc **npc)
         return td_call_fail(__func__, TANDEM_ERROR_ARG, npc ? "*npc is NULL" : "npc is NULL");
     if (!is_usable(*npc, __func__))
         return TANDEM_ERROR_ARG;
-    if ((*npc)->ticket)
-        tandem_cancel((*npc)->language->session, (*npc)->ticket);
-    atomic_fetch_sub(&(*npc)->language->npcs, 1);
+    tandem_language *language = (*npc)->language;
     free_npc(*npc);
+    atomic_fetch_sub(&language->npcs, 1); /* which may be destroyed from now on */
     *npc = NULL;
     return TANDEM_OK;
 }
@@ -325,7 +340,7 @@ static tandem_status copy_say(tandem_npc *n, const tandem_say *say, char *why)
         n->how.matcher = n->matcher;
     }
     if (status == TANDEM_OK && n->say.replies > 1 && !n->first) {
-        n->first = malloc(n->speaker.words * sizeof *n->first);
+        n->first = malloc(n->language->words * sizeof *n->first);
         if (!n->first)
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no memory for replies");
     }
@@ -372,20 +387,21 @@ static tandem_status encode_dialogue(tandem_npc *n, const char *text, td_tokens 
     return status;
 }
 
-/* In place of what was read so far: what is the same is not read again, but for the last token,
- * whose logits are wanted. */
-static void take_prompt(tandem_npc *n, td_tokens *prompt)
+/* In place of what was to be read so far. */
+static tandem_status take_prompt(tandem_npc *n, td_tokens *prompt, char *why)
 {
-    size_t same = 0;
+    const tandem_status status = td_sequence_read(n->read, prompt->ids, prompt->count);
 
-    while (same < n->read && same + 1 < prompt->count && n->tokens.ids[same] == prompt->ids[same])
-        same++;
+    if (status != TANDEM_OK)
+        return td_fail(why, TD_WHY_BYTES, status, "no memory for what is said");
+    const td_sequence_state state = td_sequence_look(n->read);
     td_tokens_free(&n->tokens);
     n->tokens = *prompt;
     *prompt = (td_tokens){0};
-    n->read = same;
     n->prompt = n->tokens.count;
-    n->new = n->prompt - same;
+    n->new = n->prompt - state.read;
+    n->before = state.tokens;
+    return status;
 }
 
 static void begin_said(tandem_npc *n, uint32_t index)
@@ -412,7 +428,9 @@ static tandem_status begin_answer(tandem_npc *n, const char *text, char *why)
         td_reply_shorten(n->reply, n->language->context - (uint32_t)prompt.count);
         if (n->how.matcher)
             td_matcher_restart(n->how.matcher);
-        take_prompt(n, &prompt);
+        status = take_prompt(n, &prompt, why);
+    }
+    if (status == TANDEM_OK) {
         begin_said(n, 0);
         n->at_first = n->answered = n->cancelled = false;
         n->news = (tandem_npc_news){0};
@@ -441,14 +459,6 @@ tandem_status tandem_npc_say(tandem_npc *npc, const tandem_say *say)
         status = copy_say(npc, &known, why);
     if (status != TANDEM_OK)
         return fail(npc, __func__, status, why);
-    if (npc->broken) {
-        td_speaker_close(&npc->speaker);
-        npc->ticket = 0;
-        status = open_speaker(npc);
-        if (status != TANDEM_OK)
-            return status;
-        npc->broken = false;
-    }
     status = begin_answer(npc, known.text, why);
     return status == TANDEM_OK ? status : fail(npc, __func__, status, why);
 }
@@ -525,11 +535,11 @@ static tandem_status end_reply(tandem_npc *n, uint32_t end)
     n->news.end = end;
     if (end == TANDEM_REPLY_CANCELLED || n->current + 1 == n->say.replies) {
         n->state = TANDEM_NPC_IDLE;
+        td_sequence_rest(n->read);
         return remember(n, best_of(n));
     }
     td_reply_restart(n->reply);
     n->tokens.count = n->prompt;
-    n->read = n->read < n->prompt ? n->read : n->prompt;
     n->at_first = true;
     begin_said(n, n->current + 1);
     return TANDEM_OK;
@@ -541,7 +551,7 @@ static tandem_status fail_answer(tandem_npc *n, tandem_status status)
     n->said[n->current].end = n->news.end = TANDEM_REPLY_FAILED;
     n->news.reply = n->current;
     n->state = TANDEM_NPC_IDLE;
-    n->broken = true;
+    td_sequence_rest(n->read);
     return status;
 }
 
@@ -566,61 +576,26 @@ tandem_status tandem_npc_cancel(tandem_npc *npc)
     }
     if (npc->state == TANDEM_NPC_IDLE)
         return TANDEM_OK;
-    npc->submitted = 0;
-    if (npc->ticket)
-        tandem_cancel(npc->language->session, npc->ticket);
     const tandem_status status = cut(npc);
     return status == TANDEM_OK ? status : fail(npc, __func__, status, "no memory for a reply");
 }
 
 /* --- Step by step --- */
 
-/* Whether a job is still under way; what one has read that ended. Of a ticket that is too old
- * nothing is known, so its tokens are read again. */
-static tandem_status collect(tandem_npc *n, bool *under_way)
-{
-    tandem_job_report report = {.struct_bytes = sizeof report};
-
-    *under_way = false;
-    if (!n->ticket)
-        return TANDEM_OK;
-    const tandem_status status = tandem_poll(n->language->session, n->ticket, &report);
-    *under_way = status == TANDEM_OK && report.state <= TANDEM_JOB_RUNNING;
-    if (*under_way)
-        return TANDEM_OK;
-    n->ticket = 0;
-    if (status == TANDEM_OK && report.state == TANDEM_JOB_DONE && n->submitted > n->read)
-        n->read = n->submitted;
-    if (status == TANDEM_OK && report.state == TANDEM_JOB_FAILED)
-        return report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST;
-    return status == TANDEM_ERROR_ARG ? TANDEM_OK : status;
-}
-
-/* Of what is not read yet. Where the session has no room for a job, the next step tries again. */
-static tandem_status submit(tandem_npc *n)
-{
-    const uint32_t count = td_speaker_part((uint32_t)n->read, n->tokens.count - n->read);
-    const tandem_status status = td_speaker_submit(
-        &n->speaker, n->tokens.ids + n->read, (uint32_t)n->read, count, 1, &n->ticket);
-
-    if (status != TANDEM_OK)
-        n->ticket = 0;
-    n->submitted = n->ticket ? n->read + count : 0;
-    return status == TANDEM_ERROR_BUSY ? TANDEM_OK : status;
-}
-
-static tandem_status take_token(tandem_npc *n, char *why)
+static tandem_status take_token(tandem_npc *n, const td_sequence_state *read, char *why)
 {
     static const uint32_t ends[] = {[TD_REPLY_ENDED] = TANDEM_REPLY_ENDED,
                                     [TD_REPLY_STOPPED] = TANDEM_REPLY_STOPPED,
                                     [TD_REPLY_FULL] = TANDEM_REPLY_FULL};
-    const float *logits = n->at_first ? n->first : n->speaker.logits;
-    const size_t bytes = n->speaker.words * sizeof *logits;
+    const float *logits = n->at_first ? n->first : read->logits;
+    const size_t bytes = n->language->words * sizeof *logits;
     const char *text;
     size_t count;
 
     if (n->state == TANDEM_NPC_READING && n->first && n->say.replies > 1)
         memcpy(n->first, logits, bytes);
+    if (n->state == TANDEM_NPC_READING)
+        n->new = (size_t)(read->tokens - n->before);
     n->state = TANDEM_NPC_TALKING;
     n->at_first = false;
     tandem_status status =
@@ -644,22 +619,28 @@ static tandem_status take_token(tandem_npc *n, char *why)
 static tandem_status step(tandem_npc *n, const char *call)
 {
     char why[TD_WHY_BYTES] = "";
-    bool under_way;
-    tandem_status status = collect(n, &under_way);
+    tandem_status status = TANDEM_OK;
 
-    if (status != TANDEM_OK) {
-        n->broken = true;
-        return n->state == TANDEM_NPC_IDLE ? TANDEM_OK : fail_answer(n, status);
-    }
-    if (under_way || n->state == TANDEM_NPC_IDLE)
+    td_stage_step(stage_of(n), n->state == TANDEM_NPC_IDLE ? NULL : n->read);
+    if (n->state == TANDEM_NPC_IDLE)
         return TANDEM_OK;
-    if (n->read == n->tokens.count)
-        status = take_token(n, why);
-    if (status != TANDEM_OK)
+    const td_sequence_state read = td_sequence_look(n->read);
+    if (read.is == TD_SEQUENCE_FAILED)
+        return fail_answer(n, read.status);
+    if (read.is != TD_SEQUENCE_KNOWS)
+        return TANDEM_OK;
+    status = take_token(n, &read, why);
+    if (status == TANDEM_OK && n->state != TANDEM_NPC_IDLE && !n->at_first) {
+        status = td_sequence_read(n->read, n->tokens.ids, n->tokens.count);
+        if (status != TANDEM_OK)
+            td_text(why, sizeof why, "no memory for a reply");
+    }
+    if (status != TANDEM_OK) {
         fail(n, call, status, why);
-    else if (n->state != TANDEM_NPC_IDLE && n->read < n->tokens.count)
-        status = submit(n);
-    return status == TANDEM_OK ? status : fail_answer(n, status);
+        return fail_answer(n, status);
+    }
+    td_stage_step(stage_of(n), n->state == TANDEM_NPC_IDLE ? NULL : n->read);
+    return status;
 }
 
 static bool is_news(const tandem_npc *n)
@@ -719,9 +700,7 @@ tandem_status tandem_npc_wait(tandem_npc *npc, uint64_t timeout_ns, tandem_npc_n
         const uint64_t at = td_now_ns(), left = at < until ? until - at : 0;
         if (!left)
             status = TANDEM_ERROR_BUSY;
-        else if (npc->ticket)
-            tandem_wait(npc->language->session, npc->ticket, left, NULL);
-        else if (npc->read < npc->tokens.count)
+        else if (!td_stage_wait(stage_of(npc), left))
             td_sleep_ns(left < RETRY_NS ? left : RETRY_NS);
     }
     tell(npc, news);

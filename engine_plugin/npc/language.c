@@ -8,8 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine_plugin/client/backend.h"
 #include "engine_plugin/client/client.h"
 #include "kernels/model/folder.h"
+#include "kernels/model/llama.h"
+
+enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24 };
 
 /* The form that was asked for, or the file's own. */
 static tandem_status find_form(tandem_language *l, const td_gguf *file, const char *name, char *why)
@@ -27,6 +31,38 @@ static tandem_status find_form(tandem_language *l, const td_gguf *file, const ch
                          status == TANDEM_ERROR_UNSUPPORTED ? "" : "no form: ", what);
 }
 
+/* How many slots and pages characters have in common. None where there are no kernels for a model's
+ * heads or scores, and caches fp16; nor where tandemd computes. */
+static tandem_status find_pages(tandem_language *l, const td_gguf *file,
+                                const tandem_language_desc *desc, char *why)
+{
+    td_llama_desc as = {.slots = 1, .context = desc->context, .cache = desc->cache};
+    td_llama model;
+    tandem_status status = td_llama_open(file, &as, &model, why, TD_WHY_BYTES);
+
+    if (status != TANDEM_OK)
+        return status;
+    const uint32_t context = model.context, head_dim = model.sizes.head_dim,
+                   tokens = desc->tokens ? desc->tokens : DEFAULT_TOKENS;
+    const bool bare = !model.sizes.window && model.sizes.score_cap <= 0;
+    td_llama_close(&model);
+    l->slots = 1;
+    if (l->session->ops->no_pages || !bare || (head_dim != 64 && head_dim != 128) ||
+        desc->cache == TANDEM_CACHE_F32 || (desc->precision > TANDEM_PRECISION_F16 && !desc->cache))
+        return !desc->slots && !desc->tokens
+                   ? TANDEM_OK
+                   : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                             "desc.slots is %" PRIu32 ", desc.tokens %" PRIu32 "; %s", desc->slots,
+                             desc->tokens,
+                             l->session->ops->no_pages
+                                 ? l->session->ops->no_pages
+                                 : "caches in common are for heads of 64 or 128 channels, and "
+                                   "attention of f16");
+    l->slots = desc->slots ? desc->slots : DEFAULT_SLOTS;
+    l->pages = ((tokens > context ? tokens : context) + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS;
+    return TANDEM_OK;
+}
+
 static tandem_status read_vocabulary(tandem_language *l, const tandem_language_desc *desc,
                                      char *why)
 {
@@ -38,6 +74,8 @@ static tandem_status read_vocabulary(tandem_language *l, const tandem_language_d
         status = td_tokenizer_create(&file, &l->tokenizer, what, sizeof what);
         if (status == TANDEM_OK)
             status = find_form(l, &file, desc->form, what);
+        if (status == TANDEM_OK)
+            status = find_pages(l, &file, desc, what);
         td_gguf_close(&file);
     }
     if (status == TANDEM_OK && td_token_tree_create(l->tokenizer, &l->tree) != TANDEM_OK)
@@ -51,22 +89,54 @@ static tandem_status read_vocabulary(tandem_language *l, const tandem_language_d
 static tandem_status load_model(tandem_language *l, const tandem_language_desc *desc)
 {
     const tandem_model_desc model = {
-        .struct_bytes = sizeof model, .path = desc->path, .context = desc->context};
+        .struct_bytes = sizeof model,
+        .path = desc->path,
+        .context = desc->context,
+        .cache = desc->cache,
+        .sequences = l->pages ? l->slots : 0,
+        .pages = l->pages};
     tandem_network network = {.struct_bytes = sizeof network};
-    tandem_network_number tokens = {.struct_bytes = sizeof tokens};
+    tandem_network_number wanted = {.struct_bytes = sizeof wanted};
+    tandem_network_tensor logits = {.struct_bytes = sizeof logits};
+    const uint32_t one[] = {1, 1, 1};
     tandem_status status = tandem_model_create(l->session, &model, &l->model);
 
     if (status == TANDEM_OK)
         status = tandem_model_info(l->session, l->model, &network);
     if (status == TANDEM_OK)
-        status = tandem_model_number(l->session, l->model, 1, &tokens);
-    l->context = tokens.most;
+        status = tandem_model_number(l->session, l->model, 2, &wanted);
+    if (status == TANDEM_OK)
+        status = tandem_model_binding(l->session, l->model, one, 3, 0, &logits);
+    l->context = wanted.most / l->slots; /* of all tokens of all slots */
+    l->words = logits.shape[3];
     l->npc_bytes = network.state_bytes;
+    if (l->pages) /* of as many pages as a context has */
+        l->npc_bytes = network.state_bytes / l->pages *
+                       ((l->context + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS);
+    return status;
+}
+
+tandem_status td_language_stage(tandem_language *l)
+{
+    const td_stage_desc desc = {.session = l->session,
+                                .model = l->model,
+                                .slots = l->slots,
+                                .pages = l->pages,
+                                .context = l->context,
+                                .precision = l->precision};
+    tandem_status status = TANDEM_OK;
+
+    pthread_mutex_lock(&l->lock);
+    if (!l->stage)
+        status = td_stage_create(&desc, &l->stage);
+    pthread_mutex_unlock(&l->lock);
     return status;
 }
 
 static void free_language(tandem_language *l)
 {
+    td_stage_destroy(&l->stage);
+    pthread_mutex_destroy(&l->lock);
     td_token_tree_destroy(&l->tree);
     td_tokenizer_destroy(&l->tokenizer);
     td_chat_own_destroy(&l->own_form);
@@ -82,9 +152,18 @@ static tandem_status check_desc(const tandem_language_desc *desc, char *why)
                        "desc.precision is %" PRIu32
                        "; it must be 0 (auto), 1 (f16), 2 (8b) or 3 (4b)",
                        desc->precision);
-    if (desc->reserved)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %" PRIu32 ", not 0",
-                       desc->reserved);
+    if (desc->cache > TANDEM_CACHE_K4V8)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.cache is %" PRIu32 "; it must be 0 (f16), 1 (k8v8) or 2 (k4v8)",
+                       desc->cache);
+    if (desc->slots > TD_STAGE_SLOTS)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.slots is %" PRIu32 "; it may be at most %d", desc->slots,
+                       TD_STAGE_SLOTS);
+    if (desc->tokens > MOST_TOKENS)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.tokens is %" PRIu32 "; it may be at most %d", desc->tokens,
+                       MOST_TOKENS);
     return TANDEM_OK;
 }
 
@@ -108,6 +187,10 @@ tandem_status tandem_language_create(tandem_session *session, const tandem_langu
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
     tandem_language *l = calloc(1, sizeof *l);
+    if (l && pthread_mutex_init(&l->lock, NULL)) {
+        free(l);
+        l = NULL;
+    }
     if (!l)
         return td_session_fail(session, __func__, TANDEM_ERROR_NOMEM, "no memory for a language");
     l->session = session;
@@ -142,12 +225,31 @@ tandem_status tandem_language_destroy(tandem_language **language)
         td_text(why, sizeof why, "language has %u characters, which must be destroyed first", npcs);
         return td_session_fail(l->session, __func__, TANDEM_ERROR_ARG, why);
     }
+    td_stage_destroy(&l->stage);
     const tandem_status status = tandem_model_destroy(l->session, l->model);
     if (status != TANDEM_OK)
         return status;
     free_language(l);
     *language = NULL;
     return TANDEM_OK;
+}
+
+/* What characters have in common, once the first of them was made. */
+static void tell_stage(tandem_language *l, tandem_language_info *info)
+{
+    pthread_mutex_lock(&l->lock);
+    td_stage *stage = l->stage;
+    pthread_mutex_unlock(&l->lock);
+    info->slots = l->pages ? l->slots : 0;
+    info->pages = l->pages;
+    if (!stage)
+        return;
+    const td_stage_counts counts = td_stage_count(stage);
+    info->pages_held = counts.pages_held;
+    info->pages_kept = counts.pages_kept;
+    info->cache_bytes = counts.cache_bytes;
+    info->tokens_computed = counts.tokens;
+    info->runs = counts.runs;
 }
 
 tandem_status tandem_language_get_info(tandem_language *language, tandem_language_info *info)
@@ -168,6 +270,7 @@ tandem_status tandem_language_get_info(tandem_language *language, tandem_languag
     ours.words = td_tokenizer_count(language->tokenizer);
     ours.npcs = atomic_load(&language->npcs);
     ours.npc_bytes = language->npc_bytes;
+    tell_stage(language, &ours);
     if (language->form)
         snprintf(ours.form, sizeof ours.form, "%s", language->form->name);
     TD_STRUCT_OUT(info, &ours);

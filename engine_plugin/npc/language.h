@@ -5,9 +5,11 @@
 #ifndef TD_NPC_LANGUAGE_H
 #define TD_NPC_LANGUAGE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "engine_plugin/npc/chat.h"
+#include "engine_plugin/npc/stage.h"
 #include "engine_plugin/npc/token_tree.h"
 #include "tandem/npc.h"
 
@@ -18,9 +20,15 @@ struct tandem_language {
     td_token_tree *tree;
     const td_chat_form *form; /* NULL: none that is known */
     td_chat_own *own_form;    /* or NULL */
-    uint32_t precision, context;
+    td_stage *stage; /* of all characters; NULL: each has its own */
+    uint32_t precision, context, words; /* words: of logits */
+    uint32_t cache, slots, pages;       /* pages 0: no stage */
     uint64_t npc_bytes;
     atomic_uint npcs;
+    pthread_mutex_t lock; /* of `stage`, until it is there */
 };
+
+/* Makes the stage of a language that has pages, unless it is there. What goes wrong is told. */
+tandem_status td_language_stage(tandem_language *l);
 
 #endif

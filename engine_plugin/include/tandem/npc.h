@@ -12,14 +12,15 @@
  *
  * There is no thread behind this. Each poll looks whether the job that the last one submitted has ended, takes a token and
  * submits the next job, so a character that is polled 60 times a second says at most 60 tokens a second, and one that is
- * not polled costs nothing. Who has nothing else to do calls tandem_npc_wait(). A session computes the jobs of its
- * characters one after the other; give it TANDEM_CLASS_BACKGROUND where tandemd computes frames, too, and frames_in_flight
- * for as many characters as talk at once.
+ * not polled costs nothing. Who has nothing else to do calls tandem_npc_wait(). Give the session
+ * TANDEM_CLASS_BACKGROUND where tandemd computes frames, too; there each character is a job of its own, so it needs
+ * frames_in_flight for as many as talk at once.
  *
- * What was read stays in a character's caches: it reads what is new alone, whatever the history is set to that begins alike.
- * Characters share weights; that they share what they have read, and are computed in one batch, is yet to come.
+ * What was read stays in caches: a character reads what is new alone, whatever the history is set to that begins alike. Characters
+ * share weights, and pages of what they have read: a persona that many have is read once, and lies there once. Those who talk at
+ * the same time are computed together, as many as were polled since the last run.
  *
- * An answer is the same each time for the same history, tandem_sampling and seed, on the same device. One thread at a time
+ * An answer is the same each time for the same history, tandem_sampling and seed, on the same device, whoever else talks. One thread at a time
  * uses a character; different ones may be used by different threads. Texts are UTF-8; whatever comes out is whole characters.
  * The session's memory must have a host's address: sessions without Vulkan have.
  */
@@ -45,8 +46,12 @@ typedef struct tandem_language_desc {
                               or what goes before and behind each turn, as JSON: {"user": ["USER: ", "\n"], "reply": ["NPC: ",
                               "\n"]}, with "system", too, if need be, "opening" of a reply, "system_in_user" and "trims", true or
                               false. NULL: as the file has it, if it is known */
-    uint32_t precision;    /* tandem_precision of attention; AUTO: f16 */
-    uint32_t reserved;     /* 0 */
+    uint32_t precision;    /* tandem_precision of attention, where characters have no pages in common; AUTO: f16 */
+    uint32_t cache;        /* tandem_cache_format of what characters keep of each token; 0: F16. Not where tandemd computes */
+    /* What characters have in common: caches of so many tokens, 0: 16384, at least a context's; and so many whose last page, of up
+     * to 64 tokens, is at hand, 0: 32, at most 256. There may be more characters: who has rested longest reads again what was not
+     * kept. Both 0 where characters have caches of their own: see tandem_language_info.pages. */
+    uint32_t tokens, slots;
 } tandem_language_desc;
 
 /* Loads a file onto a session.
@@ -72,7 +77,13 @@ typedef struct tandem_language_info {
     uint32_t words;        /* of the vocabulary */
     uint32_t npcs;         /* characters that live */
     char form[32];         /* of dialogues; "": it has none that is known */
-    uint64_t npc_bytes;    /* of each character's caches */
+    uint64_t npc_bytes;    /* of a character's caches, at most */
+    uint32_t slots, pages; /* that characters have in common, pages of 64 tokens; 0: each has caches of its own, as where tandemd
+                              computes, and where the model's heads have neither 64 nor 128 channels */
+    uint32_t pages_held;   /* by characters; one that several share is one */
+    uint32_t pages_kept;   /* by nobody, but not forgotten yet: who begins alike need not read them */
+    uint64_t cache_bytes;  /* of all pages and slots */
+    uint64_t tokens_computed, runs; /* since the first character: tokens that went through the model, and in how many runs */
 } tandem_language_info;
 
 /* Returns: OK; ARG.

@@ -1,0 +1,646 @@
+/* What characters of a language compute on together. See stage.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * One run is under way at a time. While it is, nobody gets a slot or a page that another has left:
+ * both are given out by who makes the next run, when this one was seen to have ended.
+ */
+#include "engine_plugin/npc/stage_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "interop/os/clock.h"
+
+enum { NUMBERS = 3 /* batch, tokens, wanted */, UNIFORMS = 4 /* ids, positions, rows, table */ };
+
+/* --- The stage --- */
+
+static tandem_status find_words(td_stage *s)
+{
+    tandem_network network = {.struct_bytes = sizeof network};
+    tandem_network_tensor logits = {.struct_bytes = sizeof logits};
+    const uint32_t one[NUMBERS] = {1, 1, 1};
+    tandem_status status = tandem_model_info(s->of.session, s->of.model, &network);
+
+    if (status == TANDEM_OK)
+        status = tandem_model_binding(s->of.session, s->of.model, one, NUMBERS, 0, &logits);
+    s->words = logits.shape[3];
+    s->cache_bytes = network.state_bytes;
+    return status;
+}
+
+static tandem_status make_logits(td_stage *s)
+{
+    const uint32_t rows = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc,
+                                  .bytes = (uint64_t)rows * s->words * sizeof(float)};
+    void *host;
+    tandem_status status = tandem_mem_create(s->of.session, &desc, &s->mem);
+
+    if (status == TANDEM_OK)
+        status = tandem_mem_host(s->of.session, s->mem, &host);
+    if (status == TANDEM_OK)
+        s->logits = host;
+    return status;
+}
+
+static tandem_status make_instance(td_stage *s)
+{
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc, .precision = s->of.precision};
+
+    return tandem_model_instance(s->of.session, s->of.model, &desc, &s->instance);
+}
+
+tandem_status td_stage_create(const td_stage_desc *desc, td_stage **out)
+{
+    td_stage *s = calloc(1, sizeof *s);
+    tandem_status status = TANDEM_ERROR_NOMEM;
+
+    *out = NULL;
+    if (!s)
+        return status;
+    s->of = *desc;
+    s->page_room = (desc->context + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS;
+    if (pthread_mutex_init(&s->lock, NULL)) {
+        free(s);
+        return status;
+    }
+    if (!desc->pages || td_pages_create(desc->pages, &s->pages) == TANDEM_OK)
+        status = find_words(s);
+    if (status == TANDEM_OK)
+        status = make_logits(s);
+    if (status == TANDEM_OK)
+        status = make_instance(s);
+    if (status != TANDEM_OK)
+        td_stage_destroy(&s);
+    *out = s;
+    return status;
+}
+
+void td_stage_destroy(td_stage **stage)
+{
+    td_stage *s = *stage;
+
+    if (!s)
+        return;
+    if (s->instance)
+        tandem_instance_destroy(s->of.session, s->instance);
+    if (s->mem)
+        tandem_mem_destroy(s->of.session, s->mem);
+    td_pages_destroy(&s->pages);
+    pthread_mutex_destroy(&s->lock);
+    free(s->uniforms);
+    free(s);
+    *stage = NULL;
+}
+
+td_stage_counts td_stage_count(td_stage *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const td_stage_counts counts = {.tokens = s->tokens,
+                                    .runs = s->runs,
+                                    .cache_bytes = s->cache_bytes,
+                                    .pages = s->of.pages,
+                                    .pages_held = s->pages ? td_pages_held(s->pages) : 0,
+                                    .pages_kept = s->pages ? td_pages_kept(s->pages) : 0};
+    pthread_mutex_unlock(&s->lock);
+    return counts;
+}
+
+/* --- Pages and slots --- */
+
+/* The first `count` pages stay. */
+static void drop_pages(td_sequence *q, uint32_t count)
+{
+    while (q->page_count > count)
+        td_pages_drop(q->stage->pages, q->pages[--q->page_count]);
+    if (q->entered > count)
+        q->entered = count;
+}
+
+/* Of its tokens the first `read` stay in its caches; less, where they are in the middle of a page
+ * that is not its newest: of that nothing is as it was before. */
+static void go_back(td_sequence *q, size_t read)
+{
+    if (!q->stage->pages) {
+        q->read = read < q->read ? read : q->read;
+        return;
+    }
+    if (read < q->read) {
+        if (read / TD_PAGE_TOKENS != q->read / TD_PAGE_TOKENS)
+            read -= read % TD_PAGE_TOKENS;
+        q->read = read;
+    }
+    drop_pages(q, (uint32_t)((q->read + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS));
+}
+
+/* Pages that were computed already, up to the last token's: as long as it is where one begins. */
+static void adopt(td_sequence *q)
+{
+    td_stage *s = q->stage;
+
+    while (s->pages && q->read % TD_PAGE_TOKENS == 0 && q->entered == q->read / TD_PAGE_TOKENS &&
+           q->read + TD_PAGE_TOKENS < q->count) {
+        const uint32_t behind = q->entered ? q->pages[q->entered - 1] : TD_NO_PAGE,
+                       page = td_pages_find(s->pages, behind, q->ids + q->read);
+
+        if (page == TD_NO_PAGE)
+            return;
+        drop_pages(q, q->entered);
+        q->pages[q->page_count++] = page;
+        q->entered++;
+        q->read += TD_PAGE_TOKENS;
+    }
+}
+
+/* The pages that it has read to their ends become everybody's. */
+static void enter(td_sequence *q)
+{
+    td_stage *s = q->stage;
+
+    while (s->pages && (q->entered + 1u) * TD_PAGE_TOKENS <= q->read &&
+           q->entered + 1 < s->page_room) {
+        const uint32_t at = q->entered, behind = at ? q->pages[at - 1] : TD_NO_PAGE;
+
+        q->pages[at] = td_pages_enter(s->pages, behind, q->ids + (size_t)at * TD_PAGE_TOKENS,
+                                      q->pages[at]);
+        q->entered++;
+    }
+}
+
+/* With it goes its newest page, as far as that was read. */
+static void leave_slot(td_sequence *q)
+{
+    if (q->slot < 0)
+        return;
+    q->stage->owners[q->slot] = NULL;
+    q->slot = -1;
+    go_back(q, q->read - q->read % TD_PAGE_TOKENS);
+}
+
+static bool find_slot(td_sequence *q)
+{
+    td_stage *s = q->stage;
+    td_sequence *oldest = NULL;
+
+    if (q->slot >= 0)
+        return true;
+    for (uint32_t i = 0; i < s->of.slots; i++)
+        if (!s->owners[i]) {
+            s->owners[i] = q;
+            q->slot = (int32_t)i;
+            return true;
+        }
+    for (uint32_t i = 0; i < s->of.slots; i++)
+        if (!s->owners[i]->wants && (!oldest || s->owners[i]->used < oldest->used))
+            oldest = s->owners[i];
+    if (!oldest)
+        return false;
+    const int32_t slot = oldest->slot;
+    leave_slot(oldest);
+    s->owners[slot] = q;
+    q->slot = slot;
+    return true;
+}
+
+/* All that a sequence has read is forgotten: who rests longest; else who began last, after `q`. */
+static bool take_from_others(td_sequence *q)
+{
+    td_sequence *from = NULL;
+
+    for (td_sequence *o = q->stage->first; o; o = o->next)
+        if (o != q && o->page_count && !o->wants && (!from || o->used < from->used))
+            from = o;
+    for (td_sequence *o = from ? NULL : q->stage->first; o; o = o->next)
+        if (o != q && o->page_count && o->began > q->began && (!from || o->began > from->began))
+            from = o;
+    if (from) {
+        from->read = 0;
+        drop_pages(from, 0);
+    }
+    return from != NULL;
+}
+
+/* For all tokens before `end`. */
+static bool find_pages(td_sequence *q, size_t end)
+{
+    td_stage *s = q->stage;
+
+    while (s->pages && (size_t)q->page_count * TD_PAGE_TOKENS < end) {
+        const uint32_t page = td_pages_take(s->pages);
+
+        if (page != TD_NO_PAGE)
+            q->pages[q->page_count++] = page;
+        else if (!take_from_others(q))
+            return false;
+    }
+    return true;
+}
+
+/* --- Runs --- */
+
+static tandem_status find_uniforms(td_stage *s, const uint32_t numbers[NUMBERS])
+{
+    tandem_network_tensor uniform = {.struct_bytes = sizeof uniform};
+
+    for (uint32_t i = 0; i < UNIFORMS - !s->pages; i++) {
+        const tandem_status status =
+            tandem_model_uniform(s->of.session, s->of.model, numbers, NUMBERS, i, &uniform);
+
+        if (status != TANDEM_OK)
+            return status;
+        s->uniform[i] = uniform.offset_bytes;
+        s->uniform_bytes = uniform.offset_bytes + uniform.bytes;
+    }
+    char *more = realloc(s->uniforms, s->uniform_bytes);
+    if (!more)
+        return TANDEM_ERROR_NOMEM;
+    s->uniforms = memset(more, 0, s->uniform_bytes);
+    return TANDEM_OK;
+}
+
+static tandem_status prepare(td_stage *s, const uint32_t numbers[NUMBERS])
+{
+    if (!memcmp(s->numbers, numbers, sizeof s->numbers))
+        return TANDEM_OK;
+    memset(s->numbers, 0, sizeof s->numbers);
+    tandem_status status = tandem_model_prepare(s->of.session, s->instance, numbers, NUMBERS);
+    if (status == TANDEM_OK)
+        status = find_uniforms(s, numbers);
+    if (status == TANDEM_OK)
+        memcpy(s->numbers, numbers, sizeof s->numbers);
+    return status;
+}
+
+static int32_t *uniform_of(td_stage *s, uint32_t which)
+{
+    return (int32_t *)(void *)(s->uniforms + s->uniform[which]);
+}
+
+/* Row `b` of a run; NULL: nobody's, which no place is known of. */
+static void put_row(td_stage *s, uint32_t b, const td_sequence *q)
+{
+    const uint32_t tokens = s->numbers[1];
+    int32_t *ids = uniform_of(s, 0) + (size_t)b * tokens,
+            *positions = uniform_of(s, 1) + (size_t)b * tokens;
+
+    for (uint32_t i = 0; i < tokens; i++) {
+        const bool there = q && i < q->running;
+
+        ids[i] = there ? (int32_t)q->ids[q->read + i] : 0;
+        positions[i] = there ? (int32_t)(q->read + i) : -1;
+    }
+    uniform_of(s, 2)[b] = (int32_t)(b * tokens + (q ? q->running - 1 : 0));
+    if (!s->pages)
+        return;
+    int32_t *table = uniform_of(s, 3) + (size_t)b * (1 + s->page_room);
+    memset(table, 0xff, (1 + s->page_room) * sizeof *table);
+    table[0] = q ? q->slot : -1;
+    for (uint32_t i = 0; q && i < q->page_count; i++)
+        table[1 + i] = (int32_t)q->pages[i];
+}
+
+/* As many rows as programs are made for. */
+static uint32_t batch_of(uint32_t rows)
+{
+    uint32_t batch = 1;
+
+    while (batch < rows)
+        batch *= 2;
+    return batch;
+}
+
+static tandem_status submit(td_stage *s, uint32_t tokens)
+{
+    uint32_t batch = batch_of(s->row_count);
+    const uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+
+    batch = batch < most ? batch : most;
+    const uint32_t numbers[NUMBERS] = {batch, tokens, batch};
+    const tandem_view view = {.mem = s->mem, .dtype = TANDEM_DTYPE_F32};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
+    tandem_status status = s->instance ? TANDEM_OK : make_instance(s);
+
+    if (status == TANDEM_OK)
+        status = prepare(s, numbers);
+    if (status != TANDEM_OK)
+        return status;
+    for (uint32_t b = 0; b < batch; b++)
+        put_row(s, b, b < s->row_count ? s->rows[b] : NULL);
+    job.op.run = (tandem_run){.instance = s->instance,
+                              .bindings = &view,
+                              .binding_count = 1,
+                              .numbers = numbers,
+                              .number_count = NUMBERS,
+                              .uniforms = s->uniforms,
+                              .uniform_bytes = s->uniform_bytes};
+    return tandem_submit(s->of.session, &job, &s->ticket);
+}
+
+/* What all were about to read is lost, and what they have read: with the instance. */
+static void fail_all(td_stage *s, tandem_status status)
+{
+    for (uint32_t i = 0; i < s->row_count; i++)
+        if (s->rows[i]) {
+            s->rows[i]->status = status;
+            s->rows[i]->wants = false;
+        }
+    for (td_sequence *q = s->first; q; q = q->next) {
+        q->read = 0;
+        if (s->pages)
+            drop_pages(q, 0);
+    }
+    if (s->pages)
+        td_pages_forget(s->pages);
+    tandem_instance_destroy(s->of.session, s->instance);
+    s->instance = 0;
+    memset(s->numbers, 0, sizeof s->numbers);
+}
+
+static void end_run(td_stage *s)
+{
+    for (uint32_t i = 0; i < s->row_count; i++)
+        if (s->rows[i])
+            s->rows[i]->running = 0;
+    s->row_count = 0;
+    s->ticket = 0;
+}
+
+/* A sequence has read what it was to in this run. */
+static void advance(td_stage *s, td_sequence *q, const float *logits)
+{
+    const size_t end = q->read + q->running;
+
+    s->tokens += q->running;
+    q->tokens += q->running;
+    if (q->again || q->count < end) /* it is to read something else meanwhile */
+        return;
+    q->read = end;
+    enter(q);
+    if (!q->wants || q->read < q->count)
+        return;
+    memcpy(q->logits, logits, s->words * sizeof *logits);
+    q->wants = false;
+    q->knows = q->fresh = true;
+}
+
+/* False: a run is still under way. Of a ticket that is too old nothing is known, so its tokens are
+ * read again. */
+static bool collect(td_stage *s)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+
+    if (!s->ticket)
+        return true;
+    const tandem_status status = tandem_poll(s->of.session, s->ticket, &report);
+    if (status == TANDEM_OK && report.state <= TANDEM_JOB_RUNNING)
+        return false;
+    if (status == TANDEM_OK && report.state == TANDEM_JOB_DONE) {
+        s->runs++;
+        for (uint32_t i = 0; i < s->row_count; i++)
+            if (s->rows[i])
+                advance(s, s->rows[i], s->logits + (size_t)i * s->words);
+    } else if (status == TANDEM_OK && report.state == TANDEM_JOB_FAILED) {
+        fail_all(s, report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST);
+    } else if (status != TANDEM_OK && status != TANDEM_ERROR_ARG) {
+        fail_all(s, status);
+    }
+    end_run(s);
+    return true;
+}
+
+/* The one that began first of those that read and began after `after`, with one token left, or
+ * with more; NULL: there is none. */
+static td_sequence *next_of(td_stage *s, const td_sequence *after, bool one)
+{
+    td_sequence *next = NULL;
+
+    for (td_sequence *q = s->first; q; q = q->next)
+        if (q->wants && (q->count - q->read == 1) == one && (!after || q->began > after->began) &&
+            (!next || q->began < next->began))
+            next = q;
+    return next;
+}
+
+static void add_row(td_stage *s, td_sequence *q, uint32_t tokens)
+{
+    s->rows[s->row_count++] = q;
+    q->running = tokens;
+    q->again = false;
+    q->used = ++s->now;
+}
+
+/* A part of who began first. */
+static uint32_t choose_part(td_stage *s)
+{
+    for (td_sequence *q = next_of(s, NULL, false); q; q = next_of(s, q, false)) {
+        adopt(q);
+        const size_t left = q->count - q->read;
+        const uint32_t page = TD_PAGE_TOKENS - (uint32_t)(q->read % TD_PAGE_TOKENS),
+                       part = left < page ? (uint32_t)left : page;
+
+        if (!find_slot(q) || !find_pages(q, q->read + part))
+            continue;
+        add_row(s, q, part);
+        return part;
+    }
+    return 0;
+}
+
+/* The last tokens of as many as there is room for. */
+static uint32_t choose_tokens(td_stage *s)
+{
+    const uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+
+    for (td_sequence *q = next_of(s, NULL, true); q && s->row_count < most;
+         q = next_of(s, q, true))
+        if (find_slot(q) && find_pages(q, q->count) && q->count - q->read == 1)
+            add_row(s, q, 1);
+    return s->row_count ? 1 : 0;
+}
+
+/* Parts and last tokens take turns, so that those who talk do not wait for who reads. */
+static uint32_t choose(td_stage *s)
+{
+    uint32_t tokens = s->part_was_last ? choose_tokens(s) : choose_part(s);
+
+    if (!tokens)
+        tokens = s->part_was_last ? choose_part(s) : choose_tokens(s);
+    s->part_was_last = tokens > 1;
+    return tokens;
+}
+
+/* Whether somebody who was given logits may be about to go on, and nobody has asked twice. */
+static bool is_awaited(td_stage *s, td_sequence *asker)
+{
+    bool awaited = false;
+
+    for (td_sequence *q = s->first; q; q = q->next)
+        awaited = awaited || (q != asker && q->fresh);
+    if (!awaited || !asker)
+        return false;
+    if (!asker->asked) {
+        asker->asked = true;
+        return true;
+    }
+    for (td_sequence *q = s->first; q; q = q->next)
+        q->fresh = false;
+    return false;
+}
+
+void td_stage_step(td_stage *s, td_sequence *asker)
+{
+    pthread_mutex_lock(&s->lock);
+    if (collect(s) && !is_awaited(s, asker)) {
+        const uint32_t tokens = choose(s);
+        const tandem_status status = tokens ? submit(s, tokens) : TANDEM_OK;
+
+        if (status != TANDEM_OK)
+            s->ticket = 0;
+        if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
+            fail_all(s, status);
+        if (status != TANDEM_OK)
+            end_run(s);
+        for (td_sequence *q = s->first; q && tokens; q = q->next)
+            q->asked = false;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool td_stage_wait(td_stage *s, uint64_t timeout_ns)
+{
+    pthread_mutex_lock(&s->lock);
+    const tandem_ticket ticket = s->ticket;
+    pthread_mutex_unlock(&s->lock);
+    if (ticket)
+        tandem_wait(s->of.session, ticket, timeout_ns, NULL);
+    return ticket != 0;
+}
+
+/* --- Sequences --- */
+
+tandem_status td_sequence_open(td_stage *s, td_sequence **out)
+{
+    td_sequence *q = calloc(1, sizeof *q);
+
+    *out = NULL;
+    if (q) {
+        q->pages = malloc((s->page_room + 1) * sizeof *q->pages);
+        q->logits = malloc((size_t)s->words * sizeof *q->logits);
+    }
+    if (!q || !q->pages || !q->logits) {
+        if (q) {
+            free(q->pages);
+            free(q->logits);
+        }
+        free(q);
+        return TANDEM_ERROR_NOMEM;
+    }
+    q->stage = s;
+    q->slot = -1;
+    pthread_mutex_lock(&s->lock);
+    q->next = s->first;
+    s->first = q;
+    pthread_mutex_unlock(&s->lock);
+    *out = q;
+    return TANDEM_OK;
+}
+
+void td_sequence_close(td_sequence **sequence)
+{
+    td_sequence *q = *sequence, **link;
+
+    if (!q)
+        return;
+    td_stage *s = q->stage;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->row_count; i++)
+        s->rows[i] = s->rows[i] == q ? NULL : s->rows[i];
+    if (q->slot >= 0)
+        s->owners[q->slot] = NULL;
+    if (s->pages)
+        drop_pages(q, 0);
+    for (link = &s->first; *link != q; link = &(*link)->next)
+        ;
+    *link = q->next;
+    pthread_mutex_unlock(&s->lock);
+    free(q->pages);
+    free(q->logits);
+    free(q->ids);
+    free(q);
+    *sequence = NULL;
+}
+
+static bool make_room(td_sequence *q, size_t count)
+{
+    if (count <= q->room)
+        return true;
+    uint32_t *more = realloc(q->ids, (count + count / 2 + 64) * sizeof *more);
+    if (!more)
+        return false;
+    q->ids = more;
+    q->room = count + count / 2 + 64;
+    return true;
+}
+
+/* Of the tokens that it has, or will have read when a run ends, those that are the same; but for the
+ * last one, whose logits are wanted. */
+static size_t same_of(const td_sequence *q, const uint32_t *ids, size_t count)
+{
+    const size_t known = q->read + q->running;
+    size_t same = 0;
+
+    while (same < known && same < q->count && same + 1 < count && q->ids[same] == ids[same])
+        same++;
+    return same;
+}
+
+tandem_status td_sequence_read(td_sequence *q, const uint32_t *ids, size_t count)
+{
+    td_stage *s = q->stage;
+
+    pthread_mutex_lock(&s->lock);
+    const size_t same = same_of(q, ids, count);
+    const bool is_more = q->knows && count == q->count + 1 && same == q->count;
+    q->wants = q->knows = q->fresh = q->asked = false;
+    q->status = TANDEM_OK;
+    if (!make_room(q, count)) {
+        pthread_mutex_unlock(&s->lock);
+        return TANDEM_ERROR_NOMEM;
+    }
+    if (same < q->read + q->running) {
+        q->again = q->running > 0; /* what that run computes of it is not what it is to have read */
+        go_back(q, same);
+    }
+    memcpy(q->ids + same, ids + same, (count - same) * sizeof *ids);
+    q->count = count;
+    q->wants = true;
+    if (!is_more)
+        q->began = ++s->now;
+    adopt(q);
+    pthread_mutex_unlock(&s->lock);
+    return TANDEM_OK;
+}
+
+void td_sequence_rest(td_sequence *q)
+{
+    pthread_mutex_lock(&q->stage->lock);
+    q->wants = q->knows = q->fresh = false;
+    pthread_mutex_unlock(&q->stage->lock);
+}
+
+td_sequence_state td_sequence_look(td_sequence *q)
+{
+    pthread_mutex_lock(&q->stage->lock);
+    const td_sequence_state state = {.is = q->status    ? TD_SEQUENCE_FAILED
+                                           : q->knows   ? TD_SEQUENCE_KNOWS
+                                           : q->wants   ? TD_SEQUENCE_READS
+                                                        : TD_SEQUENCE_RESTS,
+                                     .status = q->status,
+                                     .read = q->read,
+                                     .tokens = q->tokens,
+                                     .logits = q->logits};
+    pthread_mutex_unlock(&q->stage->lock);
+    return state;
+}

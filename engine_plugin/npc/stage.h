@@ -1,0 +1,85 @@
+/* What characters of a language compute on together: one instance of its model, in whose caches
+ * each has a sequence of tokens, and whose runs have tokens of several.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A sequence is told what it is to have read, and reads what it has not: parts of up to 64 tokens
+ * by itself, the last token together with those of others. Its caches are pages of a pool
+ * (pages.h), so what begins alike is read once and lies there once, and a page that nobody needs at
+ * the time may go to others: then it is read again when it is needed. What a sequence computes is
+ * the same to the bit, whatever else is computed with it, and whatever of it was there before.
+ *
+ * Without pages there is one sequence, with caches of its own.
+ *
+ * Threads: any, also at once; but one at a time for each sequence.
+ */
+#ifndef TD_NPC_STAGE_H
+#define TD_NPC_STAGE_H
+
+#include <stdbool.h>
+
+#include "engine_plugin/npc/pages.h"
+#include "tandem/tandem.h"
+
+enum { TD_STAGE_SLOTS = 256 /* at most */, TD_STAGE_ROWS = 32 /* sequences of a run, at most */ };
+
+typedef struct td_stage td_stage;
+typedef struct td_sequence td_sequence;
+
+typedef struct td_stage_desc {
+    tandem_session *session; /* the caller's, as is */
+    tandem_model model;      /* a language model's */
+    uint32_t slots, pages;   /* as that was made for; pages 0: one sequence */
+    uint32_t context, precision;
+} td_stage_desc;
+
+/* What goes wrong is said by tandem_error_text() of the session. */
+tandem_status td_stage_create(const td_stage_desc *desc, td_stage **out);
+/* Of which no sequence is left. */
+void td_stage_destroy(td_stage **stage);
+
+/* What it has done so far, and holds. */
+typedef struct td_stage_counts {
+    uint64_t tokens, runs;                 /* that were read; how many runs had them */
+    uint64_t cache_bytes;
+    uint32_t pages, pages_held, pages_kept;
+} td_stage_counts;
+td_stage_counts td_stage_count(td_stage *stage);
+
+/* Goes on without waiting: takes what a run has computed, and submits the next one. `asker`: on
+ * whose behalf. A run waits for who was given logits by the last one, and may be about to go on, as
+ * long as nobody asks for it twice. What goes wrong of a run is what td_sequence_state() of those in
+ * it says. */
+void td_stage_step(td_stage *stage, td_sequence *asker);
+/* Until the run under way has ended, or the time is over; false: there is none. */
+bool td_stage_wait(td_stage *stage, uint64_t timeout_ns);
+
+/* --- Sequences --- */
+
+/* NOMEM. */
+tandem_status td_sequence_open(td_stage *stage, td_sequence **out);
+void td_sequence_close(td_sequence **sequence);
+
+/* It is to have read these tokens, 1 to the context's, and to know the logits of the last one. What
+ * of them it, or any other, has read is not read again. NOMEM, and it is to read nothing. */
+tandem_status td_sequence_read(td_sequence *sequence, const uint32_t *ids, size_t count);
+/* It is to read nothing more. */
+void td_sequence_rest(td_sequence *sequence);
+
+typedef enum td_sequence_is {
+    TD_SEQUENCE_RESTS,
+    TD_SEQUENCE_READS, /* or waits for its turn to */
+    TD_SEQUENCE_KNOWS, /* all is read; its logits are there */
+    TD_SEQUENCE_FAILED
+} td_sequence_is;
+
+typedef struct td_sequence_state {
+    uint32_t is;          /* td_sequence_is */
+    tandem_status status; /* why it failed */
+    size_t read;          /* of its tokens, in caches */
+    uint64_t tokens;      /* that were read for it since it was opened */
+    const float *logits;  /* [words]: KNOWS, until it is to read again */
+} td_sequence_state;
+td_sequence_state td_sequence_look(td_sequence *sequence);
+
+#endif

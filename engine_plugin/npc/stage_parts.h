@@ -1,0 +1,53 @@
+/* What a stage is made of, for the files that it is in. See stage.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TD_NPC_STAGE_PARTS_H
+#define TD_NPC_STAGE_PARTS_H
+
+#include "engine_plugin/npc/stage.h"
+#include "interop/os/thread.h"
+
+struct td_sequence {
+    td_stage *stage;
+    td_sequence *next;
+    uint32_t *ids; /* that it is to have read */
+    size_t count, room, read;
+    uint32_t running; /* tokens behind those that the run under way has; 0: it is not in it */
+    bool again;       /* but they are not what it is to read any more */
+    bool wants, knows;
+    bool fresh; /* its owner may be about to go on */
+    bool asked; /* its owner has, once */
+    int32_t slot;
+    uint32_t *pages, page_count; /* with a place for each of the context's */
+    uint32_t entered;            /* of these, those that everybody can find */
+    uint64_t used, began;        /* by td_stage.now */
+    uint64_t tokens;
+    tandem_status status;
+    float *logits;
+};
+
+struct td_stage {
+    td_stage_desc of;
+    pthread_mutex_t lock; /* of all that follows, and of sequences */
+    tandem_instance instance;
+    tandem_mem mem; /* of logits */
+    const float *logits;
+    uint32_t words, page_room; /* pages of a context */
+    uint64_t cache_bytes;
+    td_pages *pages; /* NULL: one sequence, with caches of its own */
+
+    uint32_t numbers[3]; /* that uniforms are for */
+    uint64_t uniform[4], uniform_bytes;
+    char *uniforms;
+
+    tandem_ticket ticket; /* of the run under way; 0: none */
+    td_sequence *rows[TD_STAGE_ROWS]; /* NULL: it was closed */
+    uint32_t row_count;
+    bool part_was_last;
+
+    td_sequence *first, *owners[TD_STAGE_SLOTS];
+    uint64_t now, tokens, runs;
+};
+
+#endif

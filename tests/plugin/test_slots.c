@@ -1,0 +1,406 @@
+/* Characters that have their caches in common: what each computes has the same bits, whoever else is
+ * there and whatever was taken from it meanwhile; what begins alike is read once, and there once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine_plugin/npc/stage.h"
+#include "tandem/plugin.h"
+#include "tests/kernels/llama_file.h"
+
+enum { CONTEXT = 512, WORDS = 300, PAGE = TD_PAGE_TOKENS, MOST = 40 };
+#define SECONDS 1000000000ull
+
+static const lf_shape shape = {.layers = 2, .dim = 64, .hidden = 128, .heads = 2, .kv_heads = 1,
+                               .head_dim = 64, .rotated_channels = 64, .words = WORDS, .context = CONTEXT,
+                               .dtype = TANDEM_DTYPE_Q8_0, .speaks = true};
+static char path[60];
+static tandem_session *session;
+
+static void must(tandem_status status)
+{
+    char why[600];
+
+    if (status == TANDEM_OK)
+        return;
+    tandem_error_text(session, why, sizeof why);
+    fail_msg("%s", why);
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/tandem_slots_%d.gguf", (int)getpid());
+    lf_write(path, &shape, NULL);
+    return tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 2, .rung = TANDEM_RUNG_CPU), &session);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    unlink(path);
+    return tandem_session_destroy(&session);
+}
+
+/* --- Pages --- */
+
+static void test_tree(void **state)
+{
+    uint32_t a[PAGE], b[PAGE];
+    td_pages *p;
+
+    (void)state;
+    for (uint32_t i = 0; i < PAGE; i++)
+        a[i] = b[i] = i * 7;
+    b[PAGE - 1]++;
+    must(td_pages_create(3, &p));
+    const uint32_t first = td_pages_take(p), second = td_pages_take(p), third = td_pages_take(p);
+    assert_true(first < 3 && second < 3 && third < 3 && first != second && second != third);
+    assert_int_equal(td_pages_take(p), TD_NO_PAGE);
+    assert_int_equal(td_pages_find(p, TD_NO_PAGE, a), TD_NO_PAGE);
+    assert_int_equal(td_pages_enter(p, TD_NO_PAGE, a, first), first);
+    assert_int_equal(td_pages_enter(p, first, b, second), second);
+    /* what is there already takes its place, and it is free */
+    assert_int_equal(td_pages_enter(p, TD_NO_PAGE, a, third), first);
+    assert_int_equal(td_pages_take(p), third);
+    td_pages_drop(p, third);
+    td_pages_drop(p, first);
+    assert_int_equal(td_pages_held(p), 2);
+    /* the same tokens behind others are another page */
+    assert_int_equal(td_pages_find(p, TD_NO_PAGE, b), TD_NO_PAGE);
+    assert_int_equal(td_pages_find(p, first, b), second);
+    td_pages_drop(p, second);
+    td_pages_drop(p, second);
+    td_pages_drop(p, first);
+    assert_int_equal(td_pages_held(p), 0);
+    assert_int_equal(td_pages_kept(p), 2);
+    /* first what is free, then the end of a branch, then what it was behind */
+    assert_int_equal(td_pages_take(p), third);
+    assert_int_equal(td_pages_take(p), second);
+    assert_int_equal(td_pages_find(p, TD_NO_PAGE, a), first);
+    td_pages_drop(p, first);
+    assert_int_equal(td_pages_take(p), first);
+    assert_int_equal(td_pages_find(p, TD_NO_PAGE, a), TD_NO_PAGE);
+    /* behind what is not in the tree nothing is entered */
+    assert_int_equal(td_pages_enter(p, first, b, second), second);
+    assert_int_equal(td_pages_find(p, first, b), TD_NO_PAGE);
+    assert_int_equal(td_pages_kept(p), 0);
+    td_pages_destroy(&p);
+}
+
+/* --- A stage, and sequences on it --- */
+
+typedef struct stage {
+    tandem_model model;
+    td_stage *on;
+    td_sequence *of[MOST];
+} stage;
+
+static stage open_stage(uint32_t cache, uint32_t slots, uint32_t pages, uint32_t sequences)
+{
+    stage s = {0};
+
+    must(tandem_model_create(session, &TANDEM_INIT(tandem_model_desc, .path = path, .cache = cache, .sequences = slots, .pages = pages),
+                             &s.model));
+    must(td_stage_create(&(td_stage_desc){.session = session, .model = s.model, .slots = slots, .pages = pages, .context = CONTEXT},
+                         &s.on));
+    for (uint32_t i = 0; i < sequences; i++)
+        must(td_sequence_open(s.on, &s.of[i]));
+    return s;
+}
+
+static void close_stage(stage *s)
+{
+    for (uint32_t i = 0; i < MOST; i++)
+        td_sequence_close(&s->of[i]);
+    assert_int_equal(td_stage_count(s->on).pages_held, 0);
+    td_stage_destroy(&s->on);
+    must(tandem_model_destroy(session, s->model));
+}
+
+/* The tokens of a text that only sequences of this number have, behind what all have. */
+static void make_text(uint32_t *ids, uint32_t number, uint32_t common, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = (i * 37 + (i < common ? 0 : 1 + number * 11 + i / 7)) % WORDS;
+}
+
+/* Until all of them know their logits. */
+static void run(stage *s, uint32_t from, uint32_t end)
+{
+    for (uint32_t i = from; i < end;) {
+        const td_sequence_state state = td_sequence_look(s->of[i]);
+
+        assert_int_equal(state.status, TANDEM_OK);
+        if (state.is == TD_SEQUENCE_KNOWS) {
+            i++;
+            continue;
+        }
+        td_stage_step(s->on, NULL);
+        td_stage_wait(s->on, 10 * SECONDS);
+    }
+}
+
+/* What sequence `number` knows after `count` tokens and then one by one up to `last`, all by itself. */
+static float *alone(uint32_t cache, uint32_t number, uint32_t common, uint32_t count, uint32_t last)
+{
+    stage s = open_stage(cache, 1, CONTEXT / PAGE, 1);
+    float *logits = malloc(WORDS * sizeof *logits);
+    uint32_t ids[CONTEXT];
+
+    make_text(ids, number, common, last);
+    for (uint32_t n = count; n <= last; n++) {
+        must(td_sequence_read(s.of[0], ids, n));
+        run(&s, 0, 1);
+    }
+    memcpy(logits, td_sequence_look(s.of[0]).logits, WORDS * sizeof *logits);
+    close_stage(&s);
+    return logits;
+}
+
+static void check(stage *s, uint32_t i, uint32_t cache, uint32_t common, uint32_t count, uint32_t last)
+{
+    float *want = alone(cache, i, common, count, last);
+
+    assert_memory_equal(want, td_sequence_look(s->of[i]).logits, WORDS * sizeof *want);
+    free(want);
+}
+
+/* Bits alone and among 31 others. */
+static void test_among_others(void **state)
+{
+    uint32_t ids[CONTEXT];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        stage s = open_stage(cache, 32, 32 * 3, 32);
+
+        for (uint32_t n = 0; n < 12; n++) {
+            for (uint32_t i = 0; i < 32; i++) {
+                make_text(ids, i, 0, 60 + i + n);
+                must(td_sequence_read(s.of[i], ids, 60 + i + n));
+            }
+            run(&s, 0, 32);
+        }
+        for (uint32_t i = 0; i < 32; i += 9)
+            check(&s, i, cache, 0, 60 + i, 60 + i + 11);
+        assert_true(td_stage_count(s.on).runs < 32 * 2 + 13); /* not each token by itself */
+        close_stage(&s);
+    }
+}
+
+/* What all begin with is read once, and there once; also where all ask for it at the same time. */
+static void test_prefix(void **state)
+{
+    enum { GUARDS = 20, COMMON = 3 * PAGE + 10, ALL = COMMON + 20 };
+    uint32_t ids[CONTEXT];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        stage s = open_stage(cache, 32, 32, GUARDS + 1);
+
+        for (uint32_t i = 0; i < GUARDS; i++) {
+            make_text(ids, i, COMMON, ALL);
+            must(td_sequence_read(s.of[i], ids, ALL));
+        }
+        run(&s, 0, GUARDS);
+        assert_int_equal(td_stage_count(s.on).tokens, 3 * PAGE + GUARDS * (ALL - 3 * PAGE));
+        assert_int_equal(td_stage_count(s.on).pages_held, 3 + GUARDS);
+        assert_int_equal(td_sequence_look(s.of[7]).tokens, ALL - 3 * PAGE);
+        check(&s, 0, cache, COMMON, ALL, ALL);
+        check(&s, 7, cache, COMMON, ALL, ALL);
+        for (uint32_t i = 0; i < GUARDS; i++)
+            td_sequence_close(&s.of[i]);
+        /* nobody has it any more, and still it is there */
+        assert_int_equal(td_stage_count(s.on).pages_kept, 3);
+        make_text(ids, GUARDS, COMMON, ALL);
+        must(td_sequence_read(s.of[GUARDS], ids, ALL));
+        assert_int_equal(td_sequence_look(s.of[GUARDS]).read, 3 * PAGE);
+        run(&s, GUARDS, GUARDS + 1);
+        check(&s, GUARDS, cache, COMMON, ALL, ALL);
+        close_stage(&s);
+    }
+}
+
+/* Going back to any place has the bits of who came there straight; and so has who goes on from it. */
+static void test_goes_back(void **state)
+{
+    static const uint32_t backs[] = {199, 198, 192, 191, 130, 128, 127, 66, 64, 63, 1};
+    uint32_t ids[CONTEXT], other[CONTEXT];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        stage s = open_stage(cache, 2, 2 * CONTEXT / PAGE, 1);
+
+        make_text(ids, 0, 0, 200);
+        make_text(other, 1, 0, 230);
+        for (size_t n = 0; n < sizeof backs / sizeof *backs; n++) {
+            uint32_t mixed[CONTEXT];
+
+            must(td_sequence_read(s.of[0], ids, 200));
+            run(&s, 0, 1);
+            memcpy(mixed, ids, backs[n] * sizeof *ids);
+            memcpy(mixed + backs[n], other + backs[n], (230 - backs[n]) * sizeof *ids);
+            must(td_sequence_read(s.of[0], mixed, 230));
+            run(&s, 0, 1);
+            stage fresh = open_stage(cache, 1, CONTEXT / PAGE, 1);
+            must(td_sequence_read(fresh.of[0], mixed, 230));
+            run(&fresh, 0, 1);
+            assert_memory_equal(td_sequence_look(s.of[0]).logits, td_sequence_look(fresh.of[0]).logits, WORDS * sizeof(float));
+            close_stage(&fresh);
+        }
+        close_stage(&s);
+    }
+}
+
+/* More sequences than there are slots, and pages for hardly two contexts: all get what they would have
+ * otherwise, one after the other, by reading again. */
+static void test_little_room(void **state)
+{
+    enum { COUNT = 7, FIRST = 300, LAST = 310 };
+    uint32_t ids[CONTEXT];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        stage s = open_stage(cache, 3, 12, COUNT);
+
+        for (uint32_t n = FIRST; n <= LAST; n++) {
+            for (uint32_t i = 0; i < COUNT; i++) {
+                make_text(ids, i, 0, n);
+                must(td_sequence_read(s.of[i], ids, n));
+            }
+            run(&s, 0, COUNT);
+        }
+        for (uint32_t i = 0; i < COUNT; i += 3)
+            check(&s, i, cache, 0, FIRST, LAST);
+        assert_true(td_stage_count(s.on).tokens > (uint64_t)COUNT * LAST);
+        assert_in_range(td_stage_count(s.on).pages_held, 1, 12);
+        close_stage(&s);
+    }
+}
+
+/* Changed in the middle of a run, or closed: others do not notice. */
+static void test_changes_its_mind(void **state)
+{
+    uint32_t ids[CONTEXT], other[CONTEXT];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        stage s = open_stage(cache, 4, 4 * CONTEXT / PAGE, 3);
+
+        for (uint32_t n = 0; n < 20; n++) {
+            make_text(ids, n, 0, 150);
+            make_text(other, n + 1, 40, 150);
+            must(td_sequence_read(s.of[0], ids, 100 + n));
+            must(td_sequence_read(s.of[1], other, 90 + n));
+            for (uint32_t steps = 0; steps < n % 5; steps++) {
+                td_stage_step(s.on, NULL);
+                if (steps % 2)
+                    td_stage_wait(s.on, SECONDS);
+            }
+            make_text(ids, 0, 0, 120);
+            must(td_sequence_read(s.of[0], ids, 120));
+            if (n % 3 == 0) {
+                td_sequence_close(&s.of[1]);
+                must(td_sequence_open(s.on, &s.of[1]));
+            } else if (n % 3 == 1) {
+                td_sequence_rest(s.of[1]);
+            }
+            run(&s, 0, 1);
+            check(&s, 0, cache, 0, 120, 120);
+        }
+        close_stage(&s);
+    }
+}
+
+/* --- Characters --- */
+
+#define LETTERS "root ::= [a-z ]+"
+
+static tandem_language_info info_of(tandem_language *language)
+{
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+
+    must(tandem_language_get_info(language, &info));
+    return info;
+}
+
+/* They all talk at once, polled in turn as a game does. */
+static void talk(tandem_npc **npc, uint32_t count, char text[][200])
+{
+    for (uint32_t i = 0; i < count; i++) {
+        char said[40];
+
+        text[i][0] = 0;
+        snprintf(said, sizeof said, "I am number %u.", (unsigned)i);
+        must(tandem_npc_say(npc[i], &TANDEM_INIT(tandem_say, .text = said, .most_tokens = 24, .grammar = LETTERS,
+                                                 .sampling = &TANDEM_INIT(tandem_sampling, .temperature = 1, .seed = i))));
+    }
+    for (uint32_t talking = count; talking;) {
+        talking = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+
+            must(tandem_npc_poll(npc[i], &news));
+            strcat(text[i], news.text);
+            talking += news.state != TANDEM_NPC_IDLE;
+        }
+    }
+}
+
+static void test_characters(void **state)
+{
+    enum { GUARDS = 12 };
+    char persona[400] = "A guard of the northern gate", together[GUARDS][200], apart[1][200];
+    tandem_language *language;
+    tandem_npc *npc[GUARDS];
+
+    (void)state;
+    while (strlen(persona) < 300)
+        strcat(persona, ", who has seen it all");
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        must(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .cache = cache), &language));
+        assert_int_equal(info_of(language).slots, 32);
+        for (uint32_t i = 0; i < GUARDS; i++)
+            must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = persona), &npc[i]));
+        talk(npc, GUARDS, together);
+        const tandem_language_info info = info_of(language);
+        assert_true(info.tokens_computed < 300 + GUARDS * 170); /* not the persona of each */
+        assert_true(info.pages_held < 5 + 3 * GUARDS);
+        assert_true(info.runs < 24 * 3 + 3 * GUARDS);
+        for (uint32_t i = 0; i < GUARDS; i++)
+            must(tandem_npc_destroy(&npc[i]));
+        must(tandem_language_destroy(&language));
+
+        must(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .cache = cache, .slots = 1), &language));
+        must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = persona), &npc[0]));
+        talk(npc, 1, apart);
+        assert_string_equal(apart[0], together[0]);
+        assert_true(strcmp(together[0], together[1]) != 0);
+        must(tandem_npc_destroy(&npc[0]));
+        must(tandem_language_destroy(&language));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tree),          cmocka_unit_test(test_among_others),
+        cmocka_unit_test(test_prefix),        cmocka_unit_test(test_goes_back),
+        cmocka_unit_test(test_little_room),   cmocka_unit_test(test_changes_its_mind),
+        cmocka_unit_test(test_characters),
+    };
+
+    return cmocka_run_group_tests(tests, begin, end);
+}
