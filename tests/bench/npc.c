@@ -17,6 +17,7 @@
 #include "interop/base.h"
 #include "interop/os/clock.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/npc_slots.h"
 
 typedef struct bench {
     const char *model, *rung, *json, *peer; /* peer: a program */
@@ -31,6 +32,7 @@ typedef struct bench {
     uint32_t *ids;
     bench_series read, spoken; /* tokens a second: ours, */
     bench_series peer_read, peer_spoken;
+    bench_slots slots; /* of several characters at once */
     char no_peer_why[300];
     bench_targets targets;
 } bench;
@@ -181,8 +183,25 @@ static void print(const bench *b)
     snprintf(text, sizeof text, "%u tokens, one by one", (unsigned)b->tokens);
     print_row(text, &b->spoken, &b->peer_spoken);
     printf("  which read %.1f GB/s\n", 1e-9 * token_bytes(b) * bench_median(&b->spoken));
+    for (int i = 0; i < BENCH_SLOTS && !b->slots.why[0]; i++)
+        printf("  %2u characters at once          %9.1f tokens/s\n", (unsigned)bench_slot_counts[i], bench_median(&b->slots.spoken[i]));
+    if (b->slots.why[0])
+        printf("  several characters at once: not measured: %s\n", b->slots.why);
     if (!b->peer_spoken.count)
         printf("  llama.cpp: not measured: %s\n", b->no_peer_why);
+}
+
+/* {"1": ..., "4": ...} by how many speak at once. */
+static json_t *slots_json(const bench *b)
+{
+    json_t *json = json_object();
+    char name[12];
+
+    for (int i = 0; i < BENCH_SLOTS; i++) {
+        snprintf(name, sizeof name, "%u", (unsigned)bench_slot_counts[i]);
+        json_object_set_new(json, name, bench_json(&b->slots.spoken[i]));
+    }
+    return json;
 }
 
 static int report(bench *b, uint32_t missed)
@@ -199,6 +218,8 @@ static int report(bench *b, uint32_t missed)
                         bench_number(1e-9 * token_bytes(b) * bench_median(&b->spoken)), "llama_cpp", "prompt",
                         bench_json(&b->peer_read), "decode", bench_json(&b->peer_spoken), "no_llama_cpp",
                         b->no_peer_why[0] ? b->no_peer_why : NULL, "targets", bench_targets_json(&b->targets), "missed", (int)missed));
+    json_object_set_new(json, "slots", slots_json(b));
+    json_object_set_new(json, "no_slots", b->slots.why[0] ? json_string(b->slots.why) : json_null());
     return bench_save(json, b->json);
 }
 
@@ -263,7 +284,8 @@ static bool measure(bench *b)
             return false;
         peer = peer && run_peer(b);
     }
-    return true;
+    return bench_measure_slots(b->s, b->model, TANDEM_CACHE_F16, (uint32_t)b->tokens, (uint32_t)b->rounds, &b->slots) ||
+           tool_fail("bench npc", "several characters: %s", b->slots.why) == TOOL_OK;
 }
 
 static int finish(bench *b)
@@ -292,6 +314,7 @@ int bench_npc(int argc, char **argv)
     bench_free(&b.spoken);
     bench_free(&b.peer_read);
     bench_free(&b.peer_spoken);
+    bench_free_slots(&b.slots);
     free(b.ids);
     return status;
 }

@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 import limits
 from tool import tiny_model
@@ -162,6 +163,14 @@ class Bench(unittest.TestCase):
             report, text = self.npc("--llama-bench", peer)
             self.assertIn(why, report["no_llama_cpp"])
             self.assertIn(why, text)
+        self.assertIn("channels", report["no_slots"])  # of heads, which have no pages in common
+        self.model = FOLDER / "slots.gguf"
+        with unittest.mock.patch.object(tiny_model, "HEAD_DIM", 64):
+            tiny_model.write(self.model)
+        report, text = self.npc("--no-llama")
+        self.assertIsNone(report["no_slots"])
+        self.assertEqual([self.spread(report["slots"][count]) for count in ("1", "4", "8", "32")], [2] * 4)
+        self.assertIn("32 characters at once", text)
         run = tool("bench", "npc", "--model", FOLDER / "none.gguf")
         self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (1, "", 1))
         self.assertIn("none.gguf", run.stderr)
