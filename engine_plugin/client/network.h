@@ -93,6 +93,18 @@ void td_instance_free(tandem_session *s, td_instance *instance);
 /* The same of one that was the session's: who computes is told. */
 void td_instance_end(tandem_session *s, td_instance *instance);
 
+/* instance_state.c. Bytes of tensors that an instance keeps, to or from the host's memory, while no
+ * run of it is under way. ARG where a tensor has no such bytes; UNSUPPORTED where the host cannot
+ * see them. */
+typedef struct td_state_copy {
+    const char *tensor;
+    uint64_t offset, bytes;
+    void *host;
+} td_state_copy;
+tandem_status td_instance_copy(tandem_session *s, tandem_instance instance,
+                               const td_state_copy *copies, uint32_t count, bool to_instance,
+                               char *why);
+
 /* run.c. bind: what a run names becomes the job's, its program the job's plan; the uniforms of slot
  * `slot` are its own. take: the values of its uniforms go there. note: it is in the engine's
  * commands. */

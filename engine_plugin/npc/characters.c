@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "engine_plugin/client/client.h"
-#include "engine_plugin/npc/history.h"
+#include "engine_plugin/npc/blob.h"
 #include "engine_plugin/npc/language.h"
 #include "engine_plugin/npc/reply.h"
 #include "engine_plugin/npc/schema.h"
@@ -103,11 +103,7 @@ static td_stage *stage_of(const tandem_npc *n)
 static tandem_status open_sequence(tandem_npc *n, const char *call)
 {
     const tandem_language *l = n->language;
-    const td_stage_desc desc = {.session = l->session,
-                                .model = l->model,
-                                .slots = 1,
-                                .context = l->context,
-                                .precision = l->precision};
+    const td_stage_desc desc = td_language_stage_desc(l);
     tandem_status status = l->pages ? td_language_stage(n->language) : td_stage_create(&desc, &n->own);
 
     if (status != TANDEM_OK)
@@ -831,4 +827,146 @@ tandem_status tandem_npc_get_history(tandem_npc *npc, uint32_t *count, tandem_tu
         TD_STRUCT_OUT(to, &ours);
     }
     return room < all ? fail(npc, __func__, TANDEM_ERROR_BUSY, "*count is too small") : TANDEM_OK;
+}
+
+/* --- Saved --- */
+
+static td_blob_kind kind_of(const tandem_npc *n)
+{
+    const tandem_language *l = n->language;
+    const char *persona = n->history.persona;
+    uint64_t hash = TD_BLOB_HASH;
+
+    if (persona)
+        hash = td_blob_hash(hash, persona, strlen(persona) + 1);
+    return (td_blob_kind){.model = l->model_hash,
+                          .persona = hash,
+                          .cache = l->cache,
+                          .layers = l->layers,
+                          .kv_heads = l->kv_heads,
+                          .head_dim = l->head_dim,
+                          .words = td_tokenizer_count(l->tokenizer),
+                          .plain = n->plain};
+}
+
+/* How many pages of these tokens are the persona's, which whoever restores them has, too. */
+static tandem_status find_prefix(const tandem_npc *n, const td_saved *saved, uint32_t *pages, char *why)
+{
+    const tandem_language *l = n->language;
+    const char *persona = n->history.persona;
+    td_tokens tokens = {0};
+    tandem_status status = TANDEM_OK;
+    size_t same = 0;
+
+    if (n->plain)
+        status = encode_plain(n, "", &tokens, why);
+    else if (persona)
+        status = td_chat_encode(l->tokenizer, l->form, &(td_chat_turn){TD_CHAT_SYSTEM, persona, strlen(persona)}, 1, false, &tokens,
+                                why, TD_WHY_BYTES);
+    while (same < tokens.count && same < saved->count && tokens.ids[same] == saved->ids[same])
+        same++;
+    td_tokens_free(&tokens);
+    *pages = (uint32_t)(same / TD_PAGE_TOKENS) < saved->pages ? (uint32_t)(same / TD_PAGE_TOKENS) : saved->pages;
+    return status;
+}
+
+/* What there is to save but its caches. */
+static tandem_status describe(tandem_npc *n, td_saved *saved, td_blob *blob, char *why)
+{
+    tandem_status status = td_sequence_saved(n->read, saved, why);
+    uint32_t first = 0;
+
+    if (status == TANDEM_OK)
+        status = find_prefix(n, saved, &first, why);
+    *blob = (td_blob){.kind = kind_of(n),
+                      .token_count = (uint32_t)saved->count,
+                      .first_page = first,
+                      .pages = saved->pages,
+                      .tail = saved->tail,
+                      .forgotten = n->history.forgotten,
+                      .turn_count = (uint32_t)n->history.count,
+                      .tokens = saved->ids,
+                      .turns = n->history.turns,
+                      .data_bytes = td_stage_saved_bytes(stage_of(n), saved->pages - first, saved->tail)};
+    return status;
+}
+
+tandem_status tandem_npc_save(tandem_npc *npc, void *to, uint64_t *bytes)
+{
+    char why[TD_WHY_BYTES] = "";
+    td_saved saved = {0};
+    td_blob blob;
+    tandem_status status = check_idle(npc, __func__);
+
+    if (status != TANDEM_OK)
+        return status;
+    if (!bytes)
+        return fail(npc, __func__, TANDEM_ERROR_ARG, "bytes is NULL");
+    status = describe(npc, &saved, &blob, why);
+    if (status != TANDEM_OK)
+        return fail(npc, __func__, status, why);
+    const uint64_t room = *bytes;
+    *bytes = td_blob_bytes(&blob);
+    if (*bytes == UINT64_MAX)
+        return fail(npc, __func__, TANDEM_ERROR_UNSUPPORTED, "it has said too much to be saved");
+    if (!to)
+        return TANDEM_OK;
+    if (room < *bytes)
+        return fail(npc, __func__, TANDEM_ERROR_BUSY, "*bytes is too small");
+    status = td_sequence_save(npc->read, &saved, blob.first_page, td_blob_write(&blob, to), why);
+    if (status != TANDEM_OK)
+        return fail(npc, __func__, status, why);
+    td_blob_seal(to, *bytes);
+    return TANDEM_OK;
+}
+
+/* The history of a blob, and what its sequence has read. */
+static tandem_status take_blob(tandem_npc *n, const td_blob *blob, char *why)
+{
+    const td_saved saved = {.ids = blob->tokens, .count = blob->token_count, .pages = blob->pages, .tail = blob->tail};
+    td_history made = {.forgotten = blob->forgotten};
+    tandem_status status = TANDEM_OK;
+
+    if (blob->data_bytes != td_stage_saved_bytes(stage_of(n), blob->pages - blob->first_page, blob->tail))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL,
+                       "it has %" PRIu64 " bytes of caches, which are not those of its pages %" PRIu32 " to %" PRIu32
+                       " and %" PRIu32 " tokens",
+                       blob->data_bytes, blob->first_page, blob->pages, blob->tail);
+    for (uint32_t i = 0; i < blob->turn_count && status == TANDEM_OK; i++)
+        status = td_history_add(&made, blob->turns[i].role, blob->turns[i].text, blob->turns[i].bytes);
+    if (status == TANDEM_OK)
+        status = td_sequence_restore(n->read, &saved, blob->first_page, blob->data);
+    if (status != TANDEM_OK) {
+        td_history_free(&made);
+        return td_fail(why, TD_WHY_BYTES, status, "no memory for what was saved");
+    }
+    made.persona = n->history.persona;
+    n->history.persona = NULL;
+    td_history_free(&n->history);
+    n->history = made;
+    n->answered = false; /* of which there are no replies to choose from */
+    n->begun = 0;
+    return status;
+}
+
+tandem_status tandem_npc_restore(tandem_npc *npc, const void *from, uint64_t bytes)
+{
+    char why[TD_WHY_BYTES] = "", what[TD_WHY_BYTES] = "";
+    td_blob blob;
+    tandem_status status = check_idle(npc, __func__);
+
+    if (status != TANDEM_OK)
+        return status;
+    if (!from)
+        return fail(npc, __func__, TANDEM_ERROR_ARG, "from is NULL");
+    const td_blob_kind kind = kind_of(npc);
+    status = td_blob_read(from, bytes, &kind, &blob, what, sizeof what);
+    if (status == TANDEM_OK) {
+        status = take_blob(npc, &blob, what);
+        td_blob_free(&blob);
+    }
+    if (status == TANDEM_OK)
+        return status;
+    td_text(why, sizeof why, "from: %s", what);
+    return fail(npc, __func__, status, why);
 }

@@ -7,13 +7,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine_plugin/client/backend.h"
 #include "engine_plugin/client/client.h"
+#include "engine_plugin/npc/blob.h"
 #include "kernels/model/folder.h"
 #include "kernels/model/llama.h"
 
-enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24 };
+enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24, HASHED_BYTES = 4096 };
 
 /* The form that was asked for, or the file's own. */
 static tandem_status find_form(tandem_language *l, const td_gguf *file, const char *name, char *why)
@@ -31,6 +33,23 @@ static tandem_status find_form(tandem_language *l, const td_gguf *file, const ch
                          status == TANDEM_ERROR_UNSUPPORTED ? "" : "no form: ", what);
 }
 
+/* What tells it from other models: all but the most of its weights. */
+static void hash_model(tandem_language *l, const td_gguf *file)
+{
+    uint64_t first = file->bytes ? file->size : 0; /* of a folder 0: there is nothing before its tensors */
+
+    for (uint32_t i = 0; i < file->tensor_count && file->bytes; i++)
+        first = file->tensors[i].offset < first ? file->tensors[i].offset : first;
+    l->model_hash = td_blob_hash(TD_BLOB_HASH, file->bytes, first);
+    for (uint32_t i = 0; i < file->tensor_count; i++) {
+        const td_gguf_tensor *t = &file->tensors[i];
+
+        l->model_hash = td_blob_hash(l->model_hash, t->name, strlen(t->name));
+        l->model_hash = td_blob_hash(l->model_hash, t->shape, sizeof t->shape);
+        l->model_hash = td_blob_hash(l->model_hash, t->data, t->bytes < HASHED_BYTES ? t->bytes : HASHED_BYTES);
+    }
+}
+
 /* How many slots and pages characters have in common. None where there are no kernels for a model's
  * heads or scores, and caches fp16; nor where tandemd computes. */
 static tandem_status find_pages(tandem_language *l, const td_gguf *file,
@@ -45,7 +64,12 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
     const uint32_t context = model.context, head_dim = model.sizes.head_dim,
                    tokens = desc->tokens ? desc->tokens : DEFAULT_TOKENS;
     const bool bare = !model.sizes.window && model.sizes.score_cap <= 0;
+    l->layers = model.sizes.layers;
+    l->kv_heads = model.sizes.kv_heads;
+    l->head_dim = model.sizes.head_dim;
+    l->cache = desc->cache;
     td_llama_close(&model);
+    hash_model(l, file);
     l->slots = 1;
     if (l->session->ops->no_pages || !bare || (head_dim != 64 && head_dim != 128) ||
         desc->cache == TANDEM_CACHE_F32 || (desc->precision > TANDEM_PRECISION_F16 && !desc->cache))
@@ -116,14 +140,23 @@ static tandem_status load_model(tandem_language *l, const tandem_language_desc *
     return status;
 }
 
+td_stage_desc td_language_stage_desc(const tandem_language *l)
+{
+    return (td_stage_desc){.session = l->session,
+                           .model = l->model,
+                           .slots = l->slots,
+                           .pages = l->pages,
+                           .context = l->context,
+                           .precision = l->precision,
+                           .layers = l->layers,
+                           .kv_heads = l->kv_heads,
+                           .head_dim = l->head_dim,
+                           .cache = l->cache};
+}
+
 tandem_status td_language_stage(tandem_language *l)
 {
-    const td_stage_desc desc = {.session = l->session,
-                                .model = l->model,
-                                .slots = l->slots,
-                                .pages = l->pages,
-                                .context = l->context,
-                                .precision = l->precision};
+    const td_stage_desc desc = td_language_stage_desc(l);
     tandem_status status = TANDEM_OK;
 
     pthread_mutex_lock(&l->lock);

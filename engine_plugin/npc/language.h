@@ -5,12 +5,12 @@
 #ifndef TD_NPC_LANGUAGE_H
 #define TD_NPC_LANGUAGE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "engine_plugin/npc/chat.h"
 #include "engine_plugin/npc/stage.h"
 #include "engine_plugin/npc/token_tree.h"
+#include "interop/os/thread.h"
 #include "tandem/npc.h"
 
 struct tandem_language {
@@ -23,11 +23,15 @@ struct tandem_language {
     td_stage *stage; /* of all characters; NULL: each has its own */
     uint32_t precision, context, words; /* words: of logits */
     uint32_t cache, slots, pages;       /* pages 0: no stage */
+    uint32_t layers, kv_heads, head_dim; /* of the model; */
+    uint64_t model_hash;                 /* its metadata, and how its tensors begin */
     uint64_t npc_bytes;
     atomic_uint npcs;
     pthread_mutex_t lock; /* of `stage`, until it is there */
 };
 
+/* Of its stage, or of one of a character's own. */
+td_stage_desc td_language_stage_desc(const tandem_language *l);
 /* Makes the stage of a language that has pages, unless it is there. What goes wrong is told. */
 tandem_status td_language_stage(tandem_language *l);
 

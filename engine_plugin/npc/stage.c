@@ -108,136 +108,6 @@ td_stage_counts td_stage_count(td_stage *s)
     return counts;
 }
 
-/* --- Pages and slots --- */
-
-/* The first `count` pages stay. */
-static void drop_pages(td_sequence *q, uint32_t count)
-{
-    while (q->page_count > count)
-        td_pages_drop(q->stage->pages, q->pages[--q->page_count]);
-    if (q->entered > count)
-        q->entered = count;
-}
-
-/* Of its tokens the first `read` stay in its caches; less, where they are in the middle of a page
- * that is not its newest: of that nothing is as it was before. */
-static void go_back(td_sequence *q, size_t read)
-{
-    if (!q->stage->pages) {
-        q->read = read < q->read ? read : q->read;
-        return;
-    }
-    if (read < q->read) {
-        if (read / TD_PAGE_TOKENS != q->read / TD_PAGE_TOKENS)
-            read -= read % TD_PAGE_TOKENS;
-        q->read = read;
-    }
-    drop_pages(q, (uint32_t)((q->read + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS));
-}
-
-/* Pages that were computed already, up to the last token's: as long as it is where one begins. */
-static void adopt(td_sequence *q)
-{
-    td_stage *s = q->stage;
-
-    while (s->pages && q->read % TD_PAGE_TOKENS == 0 && q->entered == q->read / TD_PAGE_TOKENS &&
-           q->read + TD_PAGE_TOKENS < q->count) {
-        const uint32_t behind = q->entered ? q->pages[q->entered - 1] : TD_NO_PAGE,
-                       page = td_pages_find(s->pages, behind, q->ids + q->read);
-
-        if (page == TD_NO_PAGE)
-            return;
-        drop_pages(q, q->entered);
-        q->pages[q->page_count++] = page;
-        q->entered++;
-        q->read += TD_PAGE_TOKENS;
-    }
-}
-
-/* The pages that it has read to their ends become everybody's. */
-static void enter(td_sequence *q)
-{
-    td_stage *s = q->stage;
-
-    while (s->pages && (q->entered + 1u) * TD_PAGE_TOKENS <= q->read &&
-           q->entered + 1 < s->page_room) {
-        const uint32_t at = q->entered, behind = at ? q->pages[at - 1] : TD_NO_PAGE;
-
-        q->pages[at] = td_pages_enter(s->pages, behind, q->ids + (size_t)at * TD_PAGE_TOKENS,
-                                      q->pages[at]);
-        q->entered++;
-    }
-}
-
-/* With it goes its newest page, as far as that was read. */
-static void leave_slot(td_sequence *q)
-{
-    if (q->slot < 0)
-        return;
-    q->stage->owners[q->slot] = NULL;
-    q->slot = -1;
-    go_back(q, q->read - q->read % TD_PAGE_TOKENS);
-}
-
-static bool find_slot(td_sequence *q)
-{
-    td_stage *s = q->stage;
-    td_sequence *oldest = NULL;
-
-    if (q->slot >= 0)
-        return true;
-    for (uint32_t i = 0; i < s->of.slots; i++)
-        if (!s->owners[i]) {
-            s->owners[i] = q;
-            q->slot = (int32_t)i;
-            return true;
-        }
-    for (uint32_t i = 0; i < s->of.slots; i++)
-        if (!s->owners[i]->wants && (!oldest || s->owners[i]->used < oldest->used))
-            oldest = s->owners[i];
-    if (!oldest)
-        return false;
-    const int32_t slot = oldest->slot;
-    leave_slot(oldest);
-    s->owners[slot] = q;
-    q->slot = slot;
-    return true;
-}
-
-/* All that a sequence has read is forgotten: who rests longest; else who began last, after `q`. */
-static bool take_from_others(td_sequence *q)
-{
-    td_sequence *from = NULL;
-
-    for (td_sequence *o = q->stage->first; o; o = o->next)
-        if (o != q && o->page_count && !o->wants && (!from || o->used < from->used))
-            from = o;
-    for (td_sequence *o = from ? NULL : q->stage->first; o; o = o->next)
-        if (o != q && o->page_count && o->began > q->began && (!from || o->began > from->began))
-            from = o;
-    if (from) {
-        from->read = 0;
-        drop_pages(from, 0);
-    }
-    return from != NULL;
-}
-
-/* For all tokens before `end`. */
-static bool find_pages(td_sequence *q, size_t end)
-{
-    td_stage *s = q->stage;
-
-    while (s->pages && (size_t)q->page_count * TD_PAGE_TOKENS < end) {
-        const uint32_t page = td_pages_take(s->pages);
-
-        if (page != TD_NO_PAGE)
-            q->pages[q->page_count++] = page;
-        else if (!take_from_others(q))
-            return false;
-    }
-    return true;
-}
-
 /* --- Runs --- */
 
 static tandem_status find_uniforms(td_stage *s, const uint32_t numbers[NUMBERS])
@@ -349,7 +219,7 @@ static void fail_all(td_stage *s, tandem_status status)
     for (td_sequence *q = s->first; q; q = q->next) {
         q->read = 0;
         if (s->pages)
-            drop_pages(q, 0);
+            td_sequence_drop_pages(q, 0);
     }
     if (s->pages)
         td_pages_forget(s->pages);
@@ -377,7 +247,7 @@ static void advance(td_stage *s, td_sequence *q, const float *logits)
     if (q->again || q->count < end) /* it is to read something else meanwhile */
         return;
     q->read = end;
-    enter(q);
+    td_sequence_enter(q);
     if (!q->wants || q->read < q->count)
         return;
     memcpy(q->logits, logits, s->words * sizeof *logits);
@@ -387,7 +257,7 @@ static void advance(td_stage *s, td_sequence *q, const float *logits)
 
 /* False: a run is still under way. Of a ticket that is too old nothing is known, so its tokens are
  * read again. */
-static bool collect(td_stage *s)
+bool td_stage_collect_locked(td_stage *s)
 {
     tandem_job_report report = {.struct_bytes = sizeof report};
 
@@ -435,12 +305,14 @@ static void add_row(td_stage *s, td_sequence *q, uint32_t tokens)
 static uint32_t choose_part(td_stage *s)
 {
     for (td_sequence *q = next_of(s, NULL, false); q; q = next_of(s, q, false)) {
-        adopt(q);
+        td_sequence_adopt(q);
+        if (!td_sequence_install_locked(q))
+            continue;
         const size_t left = q->count - q->read;
         const uint32_t page = TD_PAGE_TOKENS - (uint32_t)(q->read % TD_PAGE_TOKENS),
                        part = left < page ? (uint32_t)left : page;
 
-        if (!find_slot(q) || !find_pages(q, q->read + part))
+        if (!td_sequence_find_slot_locked(q) || !td_sequence_find_pages_locked(q, q->read + part))
             continue;
         add_row(s, q, part);
         return part;
@@ -455,7 +327,7 @@ static uint32_t choose_tokens(td_stage *s)
 
     for (td_sequence *q = next_of(s, NULL, true); q && s->row_count < most;
          q = next_of(s, q, true))
-        if (find_slot(q) && find_pages(q, q->count) && q->count - q->read == 1)
+        if (td_sequence_find_slot_locked(q) && td_sequence_find_pages_locked(q, q->count) && q->count - q->read == 1)
             add_row(s, q, 1);
     return s->row_count ? 1 : 0;
 }
@@ -492,7 +364,7 @@ static bool is_awaited(td_stage *s, td_sequence *asker)
 void td_stage_step(td_stage *s, td_sequence *asker)
 {
     pthread_mutex_lock(&s->lock);
-    if (collect(s) && !is_awaited(s, asker)) {
+    if (td_stage_collect_locked(s) && !is_awaited(s, asker)) {
         const uint32_t tokens = choose(s);
         const tandem_status status = tokens ? submit(s, tokens) : TANDEM_OK;
 
@@ -559,8 +431,9 @@ void td_sequence_close(td_sequence **sequence)
         s->rows[i] = s->rows[i] == q ? NULL : s->rows[i];
     if (q->slot >= 0)
         s->owners[q->slot] = NULL;
+    td_sequence_forget_saved(q);
     if (s->pages)
-        drop_pages(q, 0);
+        td_sequence_drop_pages(q, 0);
     for (link = &s->first; *link != q; link = &(*link)->next)
         ;
     *link = q->next;
@@ -611,14 +484,14 @@ tandem_status td_sequence_read(td_sequence *q, const uint32_t *ids, size_t count
     }
     if (same < q->read + q->running) {
         q->again = q->running > 0; /* what that run computes of it is not what it is to have read */
-        go_back(q, same);
+        td_sequence_go_back(q, same);
     }
     memcpy(q->ids + same, ids + same, (count - same) * sizeof *ids);
     q->count = count;
     q->wants = true;
     if (!is_more)
         q->began = ++s->now;
-    adopt(q);
+    td_sequence_adopt(q);
     pthread_mutex_unlock(&s->lock);
     return TANDEM_OK;
 }

@@ -31,6 +31,7 @@ typedef struct td_stage_desc {
     tandem_model model;      /* a language model's */
     uint32_t slots, pages;   /* as that was made for; pages 0: one sequence */
     uint32_t context, precision;
+    uint32_t layers, kv_heads, head_dim, cache; /* of the model: layers 0: nothing is ever saved */
 } td_stage_desc;
 
 /* What goes wrong is said by tandem_error_text() of the session. */
@@ -81,5 +82,28 @@ typedef struct td_sequence_state {
     const float *logits;  /* [words]: KNOWS, until it is to read again */
 } td_sequence_state;
 td_sequence_state td_sequence_look(td_sequence *sequence);
+
+/* --- What they have read, as bytes --- */
+
+/* Full pages, and tokens of the newest one. */
+typedef struct td_saved {
+    const uint32_t *ids; /* the sequence's, until it is to read again */
+    size_t count;
+    uint32_t pages, tail;
+} td_saved;
+
+/* Of pages behind the first ones, which are saved with others, if at all. */
+uint64_t td_stage_saved_bytes(const td_stage *stage, uint32_t pages, uint32_t tail);
+
+/* What a sequence that rests could save. BUSY, and why: a run did not end. */
+tandem_status td_sequence_saved(td_sequence *sequence, td_saved *out, char *why);
+/* Pages from `first` on, and tokens behind them. As above; or what td_instance_copy() says. */
+tandem_status td_sequence_save(td_sequence *sequence, const td_saved *of, uint32_t first, void *to,
+                               char *why);
+/* A sequence that rests is as if it had read that: when it is to read these tokens, it reads those of
+ * the pages before `first`, unless others have, and then takes `bytes`, which are copied, for read.
+ * Others never get these. NOMEM. */
+tandem_status td_sequence_restore(td_sequence *sequence, const td_saved *of, uint32_t first,
+                                  const void *bytes);
 
 #endif

@@ -25,6 +25,14 @@ struct td_sequence {
     uint64_t tokens;
     tandem_status status;
     float *logits;
+    struct td_restored *saved; /* that it takes for read when it comes there; NULL: nothing */
+};
+
+struct td_restored {
+    uint32_t *ids;
+    char *bytes;
+    size_t count;
+    uint32_t first, pages, tail;
 };
 
 struct td_stage {
@@ -49,5 +57,29 @@ struct td_stage {
     td_sequence *first, *owners[TD_STAGE_SLOTS];
     uint64_t now, tokens, runs;
 };
+
+/* stage_pages.c. drop: the first `count` pages stay. go_back: of its tokens the first `read` do, or
+ * less. adopt: what others have computed of it; enter: what others may have. find: a slot, and pages
+ * for all tokens before `end`; false: there are none. forget: that it has read anything. */
+void td_sequence_drop_pages(td_sequence *q, uint32_t count);
+void td_sequence_go_back(td_sequence *q, size_t read);
+void td_sequence_adopt(td_sequence *q);
+void td_sequence_enter(td_sequence *q);
+bool td_sequence_find_slot_locked(td_sequence *q);
+bool td_sequence_find_pages_locked(td_sequence *q, size_t end);
+void td_sequence_forget_locked(td_sequence *q);
+
+/* stage_copy.c. Pages from `first` to `end`; of the newest one `tail` tokens. install: what was
+ * restored; false: there is no room for it yet. */
+uint64_t td_stage_page_bytes(const td_stage *s);
+tandem_status td_sequence_copy_pages(td_sequence *q, uint32_t first, uint32_t end, char *saved,
+                                     bool to_stage, char *why);
+tandem_status td_sequence_copy_tail(td_sequence *q, uint32_t number, uint32_t tail, char *saved,
+                                    bool to_stage, char *why);
+bool td_sequence_install_locked(td_sequence *q);
+void td_sequence_forget_saved(td_sequence *q);
+
+/* stage.c. False: a run is still under way. */
+bool td_stage_collect_locked(td_stage *s);
 
 #endif

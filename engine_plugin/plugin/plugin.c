@@ -67,6 +67,8 @@ static const tandem_api api = {
     .npc_choose = tandem_npc_choose,
     .npc_set_history = tandem_npc_set_history,
     .npc_get_history = tandem_npc_get_history,
+    .npc_save = tandem_npc_save,
+    .npc_restore = tandem_npc_restore,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

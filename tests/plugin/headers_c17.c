@@ -35,7 +35,7 @@ SIZE(tandem_network_tensor, 304);
 SIZE(tandem_instance_desc, 16);
 SIZE(tandem_model_desc, 32);
 SIZE(tandem_prepared, 32);
-SIZE(tandem_api, 488);
+SIZE(tandem_api, 504);
 SIZE(tandem_device, 464);
 SIZE(tandem_language_desc, 40);
 SIZE(tandem_language_info, 96);

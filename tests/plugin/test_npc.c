@@ -601,6 +601,8 @@ static void test_fork(void **state)
             tandem_npc_choose(npc, 0),
             tandem_npc_set_history(npc, NULL, 0),
             tandem_npc_get_history(npc, &count, NULL),
+            tandem_npc_save(npc, NULL, &(uint64_t){0}),
+            tandem_npc_restore(npc, "", 0),
             tandem_npc_destroy(&npc),
             tandem_language_get_info(language, &info),
             tandem_language_destroy(&language),

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine_plugin/npc/blob.h"
 #include "engine_plugin/npc/stage.h"
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
@@ -113,7 +114,8 @@ static stage open_stage(uint32_t cache, uint32_t slots, uint32_t pages, uint32_t
 
     must(tandem_model_create(session, &TANDEM_INIT(tandem_model_desc, .path = path, .cache = cache, .sequences = slots, .pages = pages),
                              &s.model));
-    must(td_stage_create(&(td_stage_desc){.session = session, .model = s.model, .slots = slots, .pages = pages, .context = CONTEXT},
+    must(td_stage_create(&(td_stage_desc){.session = session, .model = s.model, .slots = slots, .pages = pages, .context = CONTEXT,
+                                          .layers = 2, .kv_heads = 1, .head_dim = 64, .cache = cache},
                          &s.on));
     for (uint32_t i = 0; i < sequences; i++)
         must(td_sequence_open(s.on, &s.of[i]));
@@ -324,6 +326,59 @@ static void test_changes_its_mind(void **state)
     }
 }
 
+/* What was read goes into bytes and back: not read again, and of the same bits; as far as it is asked for. */
+static void test_restores(void **state)
+{
+    static const struct {
+        uint32_t saved, first, asked, same;
+    } cases[] = {{200, 0, 260, 200}, {200, 2, 201, 200}, {192, 1, 230, 192}, {130, 2, 140, 130}, {200, 1, 150, 150},
+                 {200, 1, 200, 200}, {200, 2, 240, 100}, {50, 0, 60, 50}};
+    char why[300] = "";
+    uint32_t ids[CONTEXT], mixed[CONTEXT];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            stage from = open_stage(cache, 2, 2 * CONTEXT / PAGE, 2), to = open_stage(cache, 2, 2 * CONTEXT / PAGE, 2);
+            td_saved saved;
+
+            make_text(ids, 0, 0, CONTEXT);
+            must(td_sequence_read(from.of[1], ids + 3, 100)); /* another, in the first slot and pages */
+            run(&from, 1, 2);
+            must(td_sequence_read(from.of[0], ids, cases[i].saved));
+            run(&from, 0, 1);
+            td_sequence_rest(from.of[0]);
+            must(td_sequence_saved(from.of[0], &saved, why));
+            assert_int_equal(saved.count, cases[i].saved);
+            const uint64_t bytes = td_stage_saved_bytes(from.on, saved.pages - cases[i].first, saved.tail);
+            char *memory = malloc(bytes + 1);
+            memory[bytes] = 0x5a;
+            must(td_sequence_save(from.of[0], &saved, cases[i].first, memory, why));
+            assert_int_equal(memory[bytes], 0x5a);
+            must(td_sequence_restore(to.of[0], &saved, cases[i].first, memory));
+            free(memory);
+            make_text(mixed, 1, cases[i].same, CONTEXT);
+            memcpy(mixed, ids, cases[i].same * sizeof *ids);
+            must(td_sequence_read(to.of[0], mixed, cases[i].asked));
+            run(&to, 0, 1);
+            const uint32_t same = cases[i].asked <= cases[i].same ? cases[i].asked - 1 : cases[i].same,
+                           kept = same / PAGE == cases[i].saved / PAGE ? same : same / PAGE * PAGE; /* newest, or full pages */
+            const uint32_t prefix = cases[i].first * PAGE, taken = kept > prefix ? kept - prefix : 0;
+            assert_int_equal(td_stage_count(to.on).tokens, cases[i].asked - taken);
+            must(td_sequence_read(from.of[0], mixed, cases[i].asked));
+            run(&from, 0, 1);
+            assert_memory_equal(td_sequence_look(from.of[0]).logits, td_sequence_look(to.of[0]).logits, WORDS * sizeof(float));
+            /* what came from outside nobody else finds */
+            assert_int_equal(td_sequence_look(to.of[1]).read, 0);
+            must(td_sequence_read(to.of[1], mixed, cases[i].asked));
+            assert_true(td_sequence_look(to.of[1]).read <= prefix || !taken);
+            run(&to, 1, 2);
+            assert_memory_equal(td_sequence_look(from.of[0]).logits, td_sequence_look(to.of[1]).logits, WORDS * sizeof(float));
+            close_stage(&from);
+            close_stage(&to);
+        }
+}
+
 /* --- Characters --- */
 
 #define LETTERS "root ::= [a-z ]+"
@@ -393,13 +448,192 @@ static void test_characters(void **state)
     }
 }
 
+static tandem_language *language_of(uint32_t cache)
+{
+    tandem_language *language;
+
+    must(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .cache = cache), &language));
+    return language;
+}
+
+static const char gate[] = "A guard of the northern gate, who has seen it all, and tells it to everybody who asks, over and over: "
+                           "the siege, the winter, the two kings and the horse; but never why he was sent here.";
+
+static tandem_npc *guard_of(tandem_language *language)
+{
+    tandem_npc *npc;
+
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = gate), &npc));
+    return npc;
+}
+
+static void answer(tandem_npc *npc, const char *said, char text[200], tandem_npc_news *last)
+{
+    tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+
+    text[0] = 0;
+    must(tandem_npc_say(npc, &TANDEM_INIT(tandem_say, .text = said, .most_tokens = 24, .grammar = LETTERS,
+                                          .sampling = &TANDEM_INIT(tandem_sampling, .temperature = 1, .seed = 5))));
+    do {
+        must(tandem_npc_wait(npc, 60 * SECONDS, &news));
+        strcat(text, news.text);
+    } while (news.state != TANDEM_NPC_IDLE);
+    if (last)
+        *last = news;
+}
+
+static char *save(tandem_npc *npc, uint64_t *bytes)
+{
+    must(tandem_npc_save(npc, NULL, bytes));
+    char *to = malloc(*bytes);
+    must(tandem_npc_save(npc, to, bytes));
+    return to;
+}
+
+/* A game that is saved and loaded: what is said next is what would have been, and is all that is read. */
+static void test_saves(void **state)
+{
+    char text[200], want[200], got[200];
+
+    (void)state;
+    for (uint32_t cache = 0; cache <= TANDEM_CACHE_K4V8; cache++) {
+        tandem_language *language = language_of(cache);
+        tandem_npc *npc = guard_of(language), *other;
+        tandem_npc_news news;
+        tandem_turn turns[8] = {TANDEM_INIT(tandem_turn)};
+        uint32_t count = 8;
+        uint64_t bytes;
+
+        answer(npc, "Who goes there? And where to, at this time of the night, and all alone?", text, NULL);
+        char *saved = save(npc, &bytes);
+        answer(npc, "Open the gate.", want, &news);
+        const uint32_t prompt = news.prompt_tokens, read = news.read_tokens;
+        must(tandem_npc_destroy(&npc));
+        for (int fresh = 0; fresh < 2; fresh++) { /* the same process, and another one */
+            if (fresh) {
+                must(tandem_language_destroy(&language));
+                language = language_of(cache);
+            }
+            other = guard_of(language);
+            must(tandem_npc_restore(other, saved, bytes));
+            uint64_t again;
+            char *same = save(other, &again); /* before anybody has asked for it */
+            assert_int_equal(again, bytes);
+            assert_memory_equal(same, saved, bytes);
+            free(same);
+            must(tandem_npc_get_history(other, &count, turns));
+            assert_int_equal(count, 2);
+            assert_string_equal(turns[1].text, text);
+            count = 8;
+            const uint64_t before = info_of(language).tokens_computed;
+            answer(other, "Open the gate.", got, &news);
+            assert_string_equal(got, want);
+            assert_int_equal(news.prompt_tokens, prompt);
+            if (fresh)
+                assert_int_equal(news.read_tokens, read + 3 * PAGE); /* of the persona alone */
+            else
+                assert_true(news.read_tokens <= read); /* what is still there besides, too */
+            assert_true(info_of(language).tokens_computed - before <= news.read_tokens + 24);
+            must(tandem_npc_destroy(&other));
+        }
+        print_message("cache %u: %u of %u tokens read again; %u bytes, %.2f of fp16\n", (unsigned)cache, (unsigned)read, (unsigned)prompt,
+                      (unsigned)bytes, (double)bytes / ((prompt - read) * 2 * 2 * 64 * 2.0));
+        free(saved);
+        must(tandem_language_destroy(&language));
+    }
+}
+
+static void must_refuse(tandem_npc *npc, const void *from, uint64_t bytes, tandem_status status, const char *says)
+{
+    char why[600] = "";
+
+    assert_int_equal(tandem_npc_restore(npc, from, bytes), status);
+    tandem_error_text(session, why, sizeof why);
+    if (!strstr(why, says))
+        fail_msg("\"%s\" does not say \"%s\"", why, says);
+}
+
+static void set_u32(char *bytes, size_t at, uint32_t value)
+{
+    memcpy(bytes + at, &value, sizeof value);
+}
+
+/* Bytes that are none, or somebody else's; and any at all, whose checksum is right. */
+static void test_hostile_bytes(void **state)
+{
+    enum { VERSION = 56, FIRST = 92, PAGES = 96, TAIL = 100, TURNS = 108, TOKENS = 88, TEXT = 40, DATA = 48 };
+    static const struct {
+        size_t at;
+        uint32_t value;
+        const char *says;
+    } wrong[] = {{VERSION, 2, "it is of version 2"},        {VERSION + 4, 0, "with a head of 0 bytes"},
+                 {FIRST, 1000, "pages 1000 to"},            {PAGES, UINT32_MAX, "are not those of"},
+                 {TAIL, 64, "are not those of"},            {TOKENS, UINT32_MAX, "are not its"},
+                 {TURNS, UINT32_MAX, "are not its"},        {TURNS, 0, "are not its"},
+                 {TEXT, UINT32_MAX, "are not its"},         {DATA + 4, UINT32_MAX, "are not its"},
+                 {16, 5, "it says that it has 5 bytes"},
+                 {128, 100000, "token 0 is 100000"}};
+    tandem_language *language = language_of(TANDEM_CACHE_K8V8), *f16 = language_of(TANDEM_CACHE_F16);
+    tandem_npc *npc = guard_of(language), *of_f16 = guard_of(f16), *stranger;
+    char text[200];
+    uint64_t bytes, state_of_dice = 3, room = 10;
+
+    (void)state;
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = "A thief."), &stranger));
+    answer(npc, "Who goes there? And where to, at this time of the night, and all alone?", text, NULL);
+    char *saved = save(npc, &bytes), *bad = malloc(bytes + 1);
+
+    assert_int_equal(tandem_npc_save(npc, bad, &room), TANDEM_ERROR_BUSY);
+    assert_int_equal(room, bytes);
+    must_refuse(npc, NULL, 0, TANDEM_ERROR_ARG, "from is NULL");
+    must_refuse(stranger, saved, bytes, TANDEM_ERROR_ARG, "it was saved with another persona");
+    must_refuse(of_f16, saved, bytes, TANDEM_ERROR_ARG, "it was saved with another format of caches");
+    for (uint64_t n = 0; n < bytes; n += 1 + n / 40)
+        must_refuse(npc, saved, n, TANDEM_ERROR_PROTOCOL, n < 128 ? "a head has 128" : "it says that it has");
+    memcpy(bad, saved, bytes);
+    for (uint64_t n = 0; n < bytes; n += 1 + n / 40) { /* any bit */
+        bad[n] ^= (char)(1 << n % 8);
+        assert_int_equal(tandem_npc_restore(npc, bad, bytes), TANDEM_ERROR_PROTOCOL);
+        bad[n] = saved[n];
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memcpy(bad, saved, bytes);
+        set_u32(bad, wrong[i].at, wrong[i].value);
+        td_blob_seal(bad, bytes);
+        must_refuse(npc, bad, bytes, TANDEM_ERROR_PROTOCOL, wrong[i].says);
+    }
+    for (int round = 0; round < 300; round++) {
+        memcpy(bad, saved, bytes);
+        for (int i = 0; i < 1 + round % 5; i++) {
+            state_of_dice = state_of_dice * 6364136223846793005u + 1442695040888963407u;
+            const uint64_t at = (state_of_dice >> 33) % (round % 2 ? bytes - 56 : 200) + (round % 2 ? 56 : 0);
+            bad[at] = (char)(state_of_dice >> 20);
+        }
+        td_blob_seal(bad, bytes);
+        const tandem_status status = tandem_npc_restore(npc, bad, bytes);
+        assert_true(status == TANDEM_OK || status == TANDEM_ERROR_PROTOCOL || status == TANDEM_ERROR_ARG);
+        if (status == TANDEM_OK && round % 20 == 1)
+            answer(npc, "Open the gate.", text, NULL);
+    }
+    must(tandem_npc_restore(npc, saved, bytes));
+    answer(npc, "Open the gate.", text, NULL);
+    free(saved);
+    free(bad);
+    must(tandem_npc_destroy(&npc));
+    must(tandem_npc_destroy(&of_f16));
+    must(tandem_npc_destroy(&stranger));
+    must(tandem_language_destroy(&language));
+    must(tandem_language_destroy(&f16));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),          cmocka_unit_test(test_among_others),
         cmocka_unit_test(test_prefix),        cmocka_unit_test(test_goes_back),
         cmocka_unit_test(test_little_room),   cmocka_unit_test(test_changes_its_mind),
-        cmocka_unit_test(test_characters),
+        cmocka_unit_test(test_characters),    cmocka_unit_test(test_restores),
+        cmocka_unit_test(test_saves),         cmocka_unit_test(test_hostile_bytes),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

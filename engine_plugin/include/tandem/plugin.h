@@ -82,6 +82,8 @@ typedef struct tandem_api {
     tandem_status (*npc_choose)(tandem_npc *, uint32_t);
     tandem_status (*npc_set_history)(tandem_npc *, const tandem_turn *, uint32_t);
     tandem_status (*npc_get_history)(tandem_npc *, uint32_t *, tandem_turn *);
+    tandem_status (*npc_save)(tandem_npc *, void *, uint64_t *);
+    tandem_status (*npc_restore)(tandem_npc *, const void *, uint64_t);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

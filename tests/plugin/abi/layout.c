@@ -52,5 +52,5 @@ LAST(tandem_sampling, biases);
 LAST(tandem_say, user);
 LAST(tandem_npc_news, forgotten);
 LAST(tandem_npc_reply, score);
-LAST(tandem_api, npc_get_history);
+LAST(tandem_api, npc_restore);
 _Static_assert(sizeof(tandem_operands) == 1024, "operations to come have room in a job, and nothing comes behind them");
