@@ -225,7 +225,7 @@ typedef struct td_job {
     uint64_t submit_ns, begun_ns, bound_ns; /* CLOCK_MONOTONIC, as life.deadline_ns */
     uint64_t stream_sequence;
     const td_operation *operation; /* NULL: the job runs a network, */
-    const td_instance *instance;   /* this one, */
+    td_instance *instance;   /* this one, */
     const td_prepared *prepared;   /* for these numbers */
     const char *label;             /* of it in profilers; a literal */
     uint32_t view_count;           /* of the arrays below, that many are the job's */

@@ -41,6 +41,22 @@ static tandem_status copy_bytes(tandem_session *s, const td_mem *state, uint64_t
                : td_fail(why, TD_WHY_BYTES, status, "the GPU's memory could not be copied");
 }
 
+bool td_instance_pace(tandem_session *s, tandem_instance instance, uint64_t until_ns,
+                      uint64_t *seen_ns)
+{
+    char why[TD_WHY_BYTES];
+
+    pthread_mutex_lock(&s->lock);
+    td_instance *found = td_instance_find_locked(s, instance, "instance", why);
+    const bool can = found && found->state->host && !s->stream && !s->cu && !s->ops->no_pages;
+    if (can) {
+        *seen_ns = atomic_load(&found->pace.seen_ns);
+        td_pace_grant(&found->pace, until_ns);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return can;
+}
+
 tandem_status td_instance_copy(tandem_session *s, tandem_instance instance,
                                const td_state_copy *copies, uint32_t count, bool to_instance,
                                char *why)

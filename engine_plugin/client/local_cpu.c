@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "engine_plugin/client/local.h"
+#include "engine_plugin/client/network.h"
 
 static bool cannot_wait(tandem_session *s, td_job *job, tandem_status status, char *line)
 {
@@ -68,7 +69,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *
                                 uint64_t *end_ns)
 {
     const uint64_t scratch = job->scratch.address; /* the slot's may become another meanwhile, and this one is kept */
-    td_preemptible yields = {.flag = s->preempt};
+    td_preemptible yields = {.flag = s->preempt, .pace = job->instance ? &job->instance->pace : NULL};
     tandem_status status;
 
     job->control_block = &job->control;

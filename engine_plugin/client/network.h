@@ -50,6 +50,7 @@ struct td_instance {
     uint64_t remote_id; /* what it is in the daemon, */
     uint32_t connection, worker; /* as long as these last */
     td_prepared prepared[TD_PREPARED];
+    td_pace pace; /* of its runs, where a CPU computes them */
 };
 
 /* network.c. make: of a graph, which it takes; *graph is NULL then. read: of a file that has a
@@ -104,6 +105,10 @@ typedef struct td_state_copy {
 tandem_status td_instance_copy(tandem_session *s, tandem_instance instance,
                                const td_state_copy *copies, uint32_t count, bool to_instance,
                                char *why);
+
+/* Runs of an instance are computed until then, and stand still from then on; 0: at any time again.
+ * seen_ns: when one was computed last. False: nothing here can stand still. */
+bool td_instance_pace(tandem_session *s, tandem_instance instance, uint64_t until_ns, uint64_t *seen_ns);
 
 /* run.c. bind: what a run names becomes the job's, its program the job's plan; the uniforms of slot
  * `slot` are its own. take: the values of its uniforms go there. note: it is in the engine's

@@ -41,6 +41,8 @@ void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params)
 
 #define MOST_HELD_NS 10000000u /* at a yield point, */
 #define TURN_NS 400000u        /* before it goes on for so long */
+#define MOST_PACED_NS 1000000000u /* that it waits for its pace, */
+#define LOOK_NS 10000000u         /* and how often it looks whether it was given up */
 
 struct run;
 
@@ -57,6 +59,7 @@ typedef struct member {
 typedef struct run {
     td_control *control;   /* or NULL */
     td_preempt_flag *flag; /* or NULL */
+    td_pace *pace;         /* or NULL */
     atomic_bool stopped;
     const td_record *record; /* the one at hand, */
     uint32_t records;        /* of so many so far */
@@ -94,6 +97,31 @@ static void yield_until_cleared(member *m)
     m->since_ns = now;
 }
 
+/* Where its time is over, until it is given more. */
+static void keep_pace(member *m)
+{
+    td_pace *pace = m->of->pace;
+    const uint64_t begin = td_now_ns(), bound = begin + MOST_PACED_NS;
+    uint64_t now = begin;
+
+    atomic_store_explicit(&pace->seen_ns, now, memory_order_relaxed);
+    for (;;) {
+        const uint32_t seen = atomic_load(&pace->granted.count);
+        uint64_t until = atomic_load(&pace->until_ns);
+
+        if (now < until || !until || is_cancelled(m->of))
+            break;
+        if (now >= bound && atomic_compare_exchange_strong(&pace->until_ns, &until, 0)) {
+            td_eventcount_notify(&pace->granted);
+            break;
+        }
+        td_eventcount_wait(&pace->granted, seen, LOOK_NS);
+        now = td_now_ns();
+    }
+    m->held_ns += now - begin;
+    m->since_ns = now;
+}
+
 /* Between two tiles. */
 static bool goes_on(void *user)
 {
@@ -101,6 +129,8 @@ static bool goes_on(void *user)
 
     if (m->of->flag && atomic_load_explicit(&m->of->flag->raised, memory_order_relaxed))
         yield_until_cleared(m);
+    if (m->of->pace && atomic_load_explicit(&m->of->pace->until_ns, memory_order_relaxed))
+        keep_pace(m);
     if (is_cancelled(m->of))
         m->of->stopped = true;
     return !m->of->stopped;
@@ -166,7 +196,7 @@ tandem_status td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *v
                                           td_thread_pool *pool, td_control *control, td_preemptible *yields)
 {
     uint32_t threads = td_thread_pool_threads(pool);
-    run r = {.control = control, .flag = yields->flag};
+    run r = {.control = control, .flag = yields->flag, .pace = yields->pace};
     uint64_t most_blocks;
     size_t local_bytes;
     const tandem_status status = measure(plan, &local_bytes, &most_blocks);

@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "engine_plugin/exec/pace.h"
 #include "engine_plugin/exec/preempt.h"
 #include "interop/cu/cu.h"
 #include "interop/os/clock.h"
@@ -39,9 +40,10 @@ tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64
 
 /* The same on a pool (NULL: the calling thread alone), for work that can wait: while the flag is raised its threads sleep,
  * from the next tile on, and go on where they were, so the bits are the same. But for 400 us after each 10 ms: nothing
- * stands still for good. */
+ * stands still for good. Likewise while the pace's time is over; who is given none in a second goes on at any time. */
 typedef struct td_preemptible {
     td_preempt_flag *flag;
+    td_pace *pace;
     uint64_t held_ns; /* out: for how long the run stood still; */
     uint64_t late_ns; /* and the longest that it went on after the flag was raised */
 } td_preemptible;

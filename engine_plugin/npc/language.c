@@ -309,3 +309,33 @@ tandem_status tandem_language_get_info(tandem_language *language, tandem_languag
     TD_STRUCT_OUT(info, &ours);
     return TANDEM_OK;
 }
+
+tandem_status tandem_language_frame(tandem_language *language, uint32_t budget_us, tandem_language_spent *spent)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_OK;
+
+    if (!language)
+        return td_call_fail(__func__, TANDEM_ERROR_ARG, "language is NULL");
+    if (!td_session_usable(language->session, __func__))
+        return TANDEM_ERROR_ARG;
+    if (spent)
+        status = TD_STRUCT_CHECK("spent", spent, why, sizeof why);
+    if (status == TANDEM_OK && !language->pages)
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+                         "characters of this language have caches of their own, which have no budget in common");
+    if (status != TANDEM_OK)
+        return td_session_fail(language->session, __func__, status, why);
+    status = td_language_stage(language);
+    if (status != TANDEM_OK)
+        return status;
+    const td_stage_spent had = td_stage_frame(language->stage, (uint64_t)budget_us * 1000);
+    const tandem_language_spent ours = {.spent_us = (uint32_t)(had.spent_ns / 1000),
+                                        .late_us = (uint32_t)(had.late_ns / 1000),
+                                        .waiting = had.waiting,
+                                        .tokens = had.tokens,
+                                        .tokens_per_s = (float)had.tokens_per_s};
+    if (spent)
+        TD_STRUCT_OUT(spent, &ours);
+    return TANDEM_OK;
+}

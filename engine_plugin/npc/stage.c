@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/client/network.h"
 #include "interop/os/clock.h"
 
 enum { NUMBERS = 3 /* batch, tokens, wanted */, UNIFORMS = 4 /* ids, positions, rows, table */ };
@@ -181,6 +182,17 @@ static uint32_t batch_of(uint32_t rows)
     return batch;
 }
 
+/* By this frame so far, where runs stand still when it has had its part: what has computed it has left
+ * when that was last. */
+static uint64_t spent_of(td_stage *s)
+{
+    uint64_t seen = 0;
+
+    if (!td_instance_pace(s->of.session, s->instance, s->until_ns, &seen) || seen <= s->window_ns)
+        return 0;
+    return seen - s->window_ns;
+}
+
 static tandem_status submit(td_stage *s, uint32_t tokens)
 {
     uint32_t batch = batch_of(s->row_count);
@@ -198,6 +210,8 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
         return status;
     for (uint32_t b = 0; b < batch; b++)
         put_row(s, b, b < s->row_count ? s->rows[b] : NULL);
+    s->spent_ns = 0;
+    s->before_ns = s->paced ? spent_of(s) : 0;
     job.op.run = (tandem_run){.instance = s->instance,
                               .bindings = &view,
                               .binding_count = 1,
@@ -255,6 +269,19 @@ static void advance(td_stage *s, td_sequence *q, const float *logits)
     q->knows = q->fresh = true;
 }
 
+/* What the run that has ended took: as the device says; where it stood still meanwhile, as frames do. */
+static void spend(td_stage *s, const tandem_job_report *report)
+{
+    uint32_t tokens = 0;
+
+    for (uint32_t i = 0; i < s->row_count; i++)
+        tokens += s->rows[i] ? s->rows[i]->running : 1;
+    if (s->paced)
+        td_budget_spend(&s->budget, tokens, s->spent_ns + spent_of(s) - s->before_ns);
+    else if (s->framed && report->end_ns > report->begin_ns)
+        td_budget_spend(&s->budget, tokens, report->end_ns - report->begin_ns);
+}
+
 /* False: a run is still under way. Of a ticket that is too old nothing is known, so its tokens are
  * read again. */
 bool td_stage_collect_locked(td_stage *s)
@@ -268,6 +295,7 @@ bool td_stage_collect_locked(td_stage *s)
         return false;
     if (status == TANDEM_OK && report.state == TANDEM_JOB_DONE) {
         s->runs++;
+        spend(s, &report);
         for (uint32_t i = 0; i < s->row_count; i++)
             if (s->rows[i])
                 advance(s, s->rows[i], s->logits + (size_t)i * s->words);
@@ -310,9 +338,12 @@ static uint32_t choose_part(td_stage *s)
             continue;
         const size_t left = q->count - q->read;
         const uint32_t page = TD_PAGE_TOKENS - (uint32_t)(q->read % TD_PAGE_TOKENS),
-                       part = left < page ? (uint32_t)left : page;
+                       whole = left < page ? (uint32_t)left : page,
+                       part = !s->framed  ? whole
+                              : s->paced ? td_budget_part(&s->budget, whole)
+                                         : td_budget_tokens(&s->budget, whole);
 
-        if (!td_sequence_find_slot_locked(q) || !td_sequence_find_pages_locked(q, q->read + part))
+        if (!part || !td_sequence_find_slot_locked(q) || !td_sequence_find_pages_locked(q, q->read + part))
             continue;
         add_row(s, q, part);
         return part;
@@ -323,8 +354,10 @@ static uint32_t choose_part(td_stage *s)
 /* The last tokens of as many as there is room for. */
 static uint32_t choose_tokens(td_stage *s)
 {
-    const uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+    uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
 
+    if (s->framed && !s->paced)
+        most = td_budget_tokens(&s->budget, most);
     for (td_sequence *q = next_of(s, NULL, true); q && s->row_count < most;
          q = next_of(s, q, true))
         if (td_sequence_find_slot_locked(q) && td_sequence_find_pages_locked(q, q->count) && q->count - q->read == 1)
@@ -361,23 +394,73 @@ static bool is_awaited(td_stage *s, td_sequence *asker)
     return false;
 }
 
+/* The next run, if there is something to compute. */
+static void go_on(td_stage *s)
+{
+    const uint32_t tokens = choose(s);
+    const tandem_status status = tokens ? submit(s, tokens) : TANDEM_OK;
+
+    if (status != TANDEM_OK)
+        s->ticket = 0;
+    if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
+        fail_all(s, status);
+    if (status != TANDEM_OK)
+        end_run(s);
+    for (td_sequence *q = s->first; q && tokens; q = q->next)
+        q->asked = false;
+}
+
 void td_stage_step(td_stage *s, td_sequence *asker)
 {
     pthread_mutex_lock(&s->lock);
-    if (td_stage_collect_locked(s) && !is_awaited(s, asker)) {
-        const uint32_t tokens = choose(s);
-        const tandem_status status = tokens ? submit(s, tokens) : TANDEM_OK;
-
-        if (status != TANDEM_OK)
-            s->ticket = 0;
-        if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
-            fail_all(s, status);
-        if (status != TANDEM_OK)
-            end_run(s);
-        for (td_sequence *q = s->first; q && tokens; q = q->next)
-            q->asked = false;
-    }
+    if (td_stage_collect_locked(s) && (!s->framed || s->paced) && !is_awaited(s, asker))
+        go_on(s);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* How fast it was of late: in a second or so what was before is forgotten. */
+static void count_rate(td_stage *s, uint64_t now)
+{
+    const double seconds = 1e-9 * (double)(now - s->window_ns), share = seconds < 1 ? seconds : 1;
+
+    if (s->window_ns && seconds > 0)
+        s->tokens_per_s += share * ((double)(s->tokens - s->frame_tokens) / seconds - s->tokens_per_s);
+    s->frame_tokens = s->tokens;
+}
+
+td_stage_spent td_stage_frame(td_stage *s, uint64_t budget_ns)
+{
+    td_stage_spent spent = {0};
+    uint64_t seen = 0;
+
+    pthread_mutex_lock(&s->lock);
+    const uint64_t now = td_now_ns();
+    if (s->paced && s->instance) {
+        spent.spent_ns = spent_of(s);
+        s->spent_ns += spent.spent_ns - s->before_ns;
+        s->before_ns = 0;
+        if (s->window_ns + spent.spent_ns > s->until_ns) /* it was told to stop, and did then */
+            td_budget_late(&s->budget, s->window_ns + spent.spent_ns - s->until_ns);
+    } else if (s->framed && s->budget.frame_ns > s->budget.left_ns) {
+        spent.spent_ns = (uint64_t)(s->budget.frame_ns - s->budget.left_ns);
+    }
+    if (spent.spent_ns > (uint64_t)s->budget.frame_ns && s->framed)
+        spent.late_ns = spent.spent_ns - (uint64_t)s->budget.frame_ns;
+    const bool at_rest = td_stage_collect_locked(s);
+    count_rate(s, now);
+    s->framed = budget_ns > 0;
+    td_budget_begin(&s->budget, budget_ns);
+    s->window_ns = now;
+    s->until_ns = budget_ns ? now + td_budget_window_ns(&s->budget) : 0;
+    s->paced = s->instance && td_instance_pace(s->of.session, s->instance, s->until_ns, &seen) && budget_ns;
+    if (at_rest)
+        go_on(s);
+    spent.tokens = s->tokens;
+    spent.tokens_per_s = s->tokens_per_s;
+    for (const td_sequence *q = s->first; q; q = q->next)
+        spent.waiting += q->wants;
+    pthread_mutex_unlock(&s->lock);
+    return spent;
 }
 
 bool td_stage_wait(td_stage *s, uint64_t timeout_ns)

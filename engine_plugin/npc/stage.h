@@ -52,6 +52,17 @@ td_stage_counts td_stage_count(td_stage *stage);
  * long as nobody asks for it twice. What goes wrong of a run is what td_sequence_state() of those in
  * it says. */
 void td_stage_step(td_stage *stage, td_sequence *asker);
+/* What a frame had, and may have. */
+typedef struct td_stage_spent {
+    uint64_t spent_ns, late_ns; /* by the frame before; beyond its budget */
+    uint64_t tokens;
+    double tokens_per_s; /* of late */
+    uint32_t waiting;    /* sequences that are to read something */
+} td_stage_spent;
+/* A frame begins, and may spend so much, 0: whatever it takes, as if there were no frames: steps begin
+ * runs again. Where runs cannot stand still it needs a session with `timing`. */
+td_stage_spent td_stage_frame(td_stage *stage, uint64_t budget_ns);
+
 /* Until the run under way has ended, or the time is over; false: there is none. */
 bool td_stage_wait(td_stage *stage, uint64_t timeout_ns);
 

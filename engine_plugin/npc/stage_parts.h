@@ -5,6 +5,7 @@
 #ifndef TD_NPC_STAGE_PARTS_H
 #define TD_NPC_STAGE_PARTS_H
 
+#include "engine_plugin/npc/budget.h"
 #include "engine_plugin/npc/stage.h"
 #include "interop/os/thread.h"
 
@@ -56,6 +57,14 @@ struct td_stage {
 
     td_sequence *first, *owners[TD_STAGE_SLOTS];
     uint64_t now, tokens, runs;
+
+    td_budget budget;
+    bool framed, paced;       /* runs are begun by frames alone; they stand still when these have had theirs */
+    uint64_t window_ns, until_ns; /* of the frame at hand: when it began, and when runs were told to stop */
+    uint64_t spent_ns;        /* by the run under way, in frames before; */
+    uint64_t before_ns;       /* by the one before it, in this frame */
+    uint64_t frame_tokens;    /* `tokens`, when the frame began */
+    double tokens_per_s;
 };
 
 /* stage_pages.c. drop: the first `count` pages stay. go_back: of its tokens the first `read` do, or

@@ -69,6 +69,7 @@ static const tandem_api api = {
     .npc_get_history = tandem_npc_get_history,
     .npc_save = tandem_npc_save,
     .npc_restore = tandem_npc_restore,
+    .language_frame = tandem_language_frame,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

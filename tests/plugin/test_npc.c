@@ -605,6 +605,7 @@ static void test_fork(void **state)
             tandem_npc_restore(npc, "", 0),
             tandem_npc_destroy(&npc),
             tandem_language_get_info(language, &info),
+            tandem_language_frame(language, 0, NULL),
             tandem_language_destroy(&language),
         };
         int wrong = !npc || !language || other;

@@ -95,7 +95,7 @@ static void exports_are_the_api(void **state)
         "tandem_language_create", "tandem_language_destroy", "tandem_language_get_info", "tandem_npc_create",
         "tandem_npc_destroy", "tandem_npc_say", "tandem_npc_poll", "tandem_npc_wait", "tandem_npc_cancel",
         "tandem_npc_get_reply", "tandem_npc_choose", "tandem_npc_set_history", "tandem_npc_get_history",
-        "tandem_npc_save", "tandem_npc_restore",
+        "tandem_npc_save", "tandem_npc_restore", "tandem_language_frame",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

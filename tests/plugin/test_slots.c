@@ -16,7 +16,9 @@
 #include <unistd.h>
 
 #include "engine_plugin/npc/blob.h"
+#include "engine_plugin/npc/budget.h"
 #include "engine_plugin/npc/stage.h"
+#include "interop/os/clock.h"
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
 
@@ -626,6 +628,183 @@ static void test_hostile_bytes(void **state)
     must(tandem_language_destroy(&f16));
 }
 
+/* --- Frames --- */
+
+static double dice(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*state >> 11) / 9007199254740992.0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double at(double *values, size_t count, double share)
+{
+    qsort(values, count, sizeof *values, compare);
+    return values[(size_t)((double)(count - 1) * share)];
+}
+
+/* Work that ends late, mostly a little, sometimes much: 99 of 100 frames are within the budget and a tenth, and little of it is
+ * left unused. */
+static void test_windows(void **state)
+{
+    enum { FRAMES = 20000, SETTLED = 1000 };
+    static const double budgets[] = {300e3, 2000e3, 8000e3};
+    double *spent = malloc(FRAMES * sizeof *spent);
+    uint64_t seed = 1;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        td_budget b = {0};
+        double all = 0;
+
+        for (int frame = 0; frame < FRAMES; frame++) {
+            const double late = budgets[i] * (0.02 + 0.05 * dice(&seed) + (dice(&seed) < 0.015 ? 0.2 * dice(&seed) : 0));
+
+            td_budget_begin(&b, (uint64_t)budgets[i]);
+            spent[frame] = (double)td_budget_window_ns(&b) + late;
+            td_budget_late(&b, (uint64_t)late);
+            all += frame < SETTLED ? 0 : spent[frame];
+        }
+        assert_true(at(spent + SETTLED, FRAMES - SETTLED, 0.99) <= 1.1 * budgets[i]);
+        assert_true(all / (FRAMES - SETTLED) >= 0.85 * budgets[i]);
+    }
+    free(spent);
+}
+
+/* Frames of runs that cannot stand still, of what there is to compute; returns what each had. */
+static void run_frames(td_budget *b, double budget, double run, double token, int frames, double *spent, uint64_t *seed)
+{
+    for (int frame = 0; frame < frames; frame++) {
+        spent[frame] = 0;
+        td_budget_begin(b, (uint64_t)budget);
+        for (uint32_t tokens; (tokens = td_budget_tokens(b, 64)) > 0;) {
+            const double took = (run + token * tokens) * (0.97 + 0.06 * dice(seed));
+
+            spent[frame] += took;
+            td_budget_spend(b, tokens, (uint64_t)took);
+        }
+    }
+}
+
+static void test_runs(void **state)
+{
+    enum { FRAMES = 4000, SETTLED = 400 };
+    double spent[FRAMES], all = 0;
+    uint64_t seed = 2;
+    td_budget b = {0};
+
+    (void)state;
+    run_frames(&b, 1e6, 1e5, 2e4, FRAMES, spent, &seed);
+    for (int i = SETTLED; i < FRAMES; i++)
+        all += spent[i];
+    assert_true(at(spent + SETTLED, FRAMES - SETTLED, 0.99) <= 1.1e6);
+    assert_true(all / (FRAMES - SETTLED) >= 0.8e6);
+    /* twice as dear from one frame to the next: it has learnt that soon */
+    run_frames(&b, 1e6, 2e5, 4e4, 60, spent, &seed);
+    run_frames(&b, 1e6, 2e5, 4e4, FRAMES, spent, &seed);
+    assert_true(at(spent, FRAMES, 0.99) <= 1.1e6);
+    /* a token that takes three frames and a half: on the average it holds, and tokens still come */
+    b = (td_budget){0};
+    run_frames(&b, 1e6, 3.4e6, 1e5, FRAMES, spent, &seed);
+    all = 0;
+    for (int i = 0; i < FRAMES; i++)
+        all += spent[i];
+    assert_true(all / FRAMES <= 1.02e6 && all / FRAMES >= 0.9e6);
+    assert_int_equal(td_budget_tokens(&(td_budget){0}, 64), 64); /* without a budget */
+    assert_int_equal(td_budget_part(&(td_budget){0}, 64), 64);
+    assert_int_equal(td_budget_part(&(td_budget){.frame_ns = 1e6, .token_ns = 1e5}, 64), 40);
+    assert_int_equal(td_budget_part(&(td_budget){.frame_ns = 1e6, .token_ns = 1e9}, 64), 8);
+}
+
+/* On a CPU, with a model of which one run takes more than a frame may: frames keep to it, and what is said is the same. */
+static void test_frames(void **state)
+{
+    enum { NPCS = 3, MOST_FRAMES = 20000, BUDGET_US = 400 };
+    const lf_shape large = {.layers = 6, .dim = 256, .hidden = 1024, .heads = 4, .kv_heads = 2, .head_dim = 64, .rotated_channels = 64,
+                            .words = WORDS, .context = CONTEXT, .dtype = TANDEM_DTYPE_Q8_0, .speaks = true};
+    char large_path[80], want[NPCS][200], got[NPCS][200];
+    static double spent_us[MOST_FRAMES];
+    tandem_language *language;
+    tandem_npc *npc[NPCS];
+    uint32_t frames = 0, counted = 0;
+
+    (void)state;
+    snprintf(large_path, sizeof large_path, "%s.large", path);
+    lf_write(large_path, &large, NULL);
+    must(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = large_path), &language));
+    for (int framed = 0; framed < 2; framed++) {
+        uint32_t talking = NPCS;
+
+        for (uint32_t i = 0; i < NPCS; i++)
+            must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = gate), &npc[i]));
+        if (!framed) {
+            talk(npc, NPCS, want);
+            talking = 0;
+        }
+        for (uint32_t i = 0; i < NPCS && framed; i++) {
+            char said[40];
+
+            got[i][0] = 0;
+            snprintf(said, sizeof said, "I am number %u.", (unsigned)i);
+            must(tandem_npc_say(npc[i], &TANDEM_INIT(tandem_say, .text = said, .most_tokens = 24, .grammar = LETTERS,
+                                                     .sampling = &TANDEM_INIT(tandem_sampling, .temperature = 1, .seed = i))));
+        }
+        while (talking && frames < MOST_FRAMES) {
+            tandem_language_spent spent = TANDEM_INIT(tandem_language_spent);
+
+            must(tandem_language_frame(language, BUDGET_US, &spent));
+            if (spent.spent_us)
+                spent_us[counted++] = spent.spent_us;
+            frames++;
+            talking = 0;
+            for (uint32_t i = 0; i < NPCS; i++) {
+                tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+
+                must(tandem_npc_poll(npc[i], &news));
+                strcat(got[i], news.text);
+                talking += news.state != TANDEM_NPC_IDLE;
+            }
+            assert_true(spent.waiting <= NPCS);
+            if (frames == 100)
+                assert_true(spent.tokens_per_s > 0);
+            td_sleep_ns(1000000);
+        }
+        for (uint32_t i = 0; i < NPCS; i++) {
+            if (framed)
+                assert_string_equal(got[i], want[i]);
+            must(tandem_npc_destroy(&npc[i]));
+        }
+    }
+    print_message("%u frames: %.0f us at the median, %.0f us at p99, of %u\n", (unsigned)frames, at(spent_us, counted, 0.5),
+                  at(spent_us, counted, 0.99), (unsigned)BUDGET_US);
+    assert_true(frames > 100); /* not all at once */
+    assert_true(at(spent_us, counted, 0.5) <= 1.1 * BUDGET_US);
+    must(tandem_language_frame(language, 0, NULL));
+    must(tandem_language_destroy(&language));
+    unlink(large_path);
+}
+
+/* A frame that was the last one: nobody waits for another one for long. */
+static void test_last_frame(void **state)
+{
+    tandem_language *language = language_of(0);
+    tandem_npc *npc = guard_of(language);
+    char text[200];
+
+    (void)state;
+    must(tandem_language_frame(language, 1, NULL));
+    answer(npc, "Who goes there?", text, NULL);
+    assert_true(*text);
+    must(tandem_npc_destroy(&npc));
+    must(tandem_language_destroy(&language));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -634,6 +813,8 @@ int main(void)
         cmocka_unit_test(test_little_room),   cmocka_unit_test(test_changes_its_mind),
         cmocka_unit_test(test_characters),    cmocka_unit_test(test_restores),
         cmocka_unit_test(test_saves),         cmocka_unit_test(test_hostile_bytes),
+        cmocka_unit_test(test_windows),       cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_frames),        cmocka_unit_test(test_last_frame),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -92,6 +92,28 @@ typedef struct tandem_language_info {
  * Blocks: never. */
 TANDEM_API tandem_status tandem_language_get_info(tandem_language *language, tandem_language_info *info);
 
+/* What a frame had. */
+typedef struct tandem_language_spent {
+    uint32_t struct_bytes;   /* set by the caller */
+    uint32_t spent_us;       /* the frame before computed for so long, */
+    uint32_t late_us;        /* of which so much was beyond its budget */
+    uint32_t waiting;        /* characters that have something to read, their own last word, too */
+    uint64_t tokens;         /* computed since the first character */
+    float tokens_per_s;      /* of late: what is left over for characters */
+    uint32_t reserved;
+} tandem_language_spent;
+
+/* A frame of the engine begins, which may spend budget_us on all characters of a language. From then on it is by frames that they go
+ * on, and polls tell what came of it. On the CPU rung, work stands still once a frame has had its budget, in the middle of a run, and
+ * goes on in the next one; where GPUs compute only as much is begun as is expected to fit, and what took longer is taken off the next
+ * frames: the session must have `timing` for that. Each goes by what frames have taken so far. 0 ends it: polls begin runs again; so
+ * does a second without a frame.
+ * Returns: OK; ARG; UNSUPPORTED where characters have no pages in common: in tandemd a session's class does the same; NOMEM; DEVICE.
+ * Owner: the caller's struct is filled, unless it is NULL.
+ * Threads: any, one at a time.
+ * Blocks: never on the device. */
+TANDEM_API tandem_status tandem_language_frame(tandem_language *language, uint32_t budget_us, tandem_language_spent *spent);
+
 /* Who speaks a turn of a dialogue. */
 typedef enum tandem_role { TANDEM_ROLE_SYSTEM = 0, TANDEM_ROLE_USER = 1, TANDEM_ROLE_NPC = 2 } tandem_role;
 

@@ -84,6 +84,7 @@ typedef struct tandem_api {
     tandem_status (*npc_get_history)(tandem_npc *, uint32_t *, tandem_turn *);
     tandem_status (*npc_save)(tandem_npc *, void *, uint64_t *);
     tandem_status (*npc_restore)(tandem_npc *, const void *, uint64_t);
+    tandem_status (*language_frame)(tandem_language *, uint32_t, tandem_language_spent *);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

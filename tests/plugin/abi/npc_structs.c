@@ -62,6 +62,11 @@ static tandem_status fill_info(tandem_session *s, void *out)
     return tandem_language_get_info(language, out);
 }
 
+static tandem_status fill_spent(tandem_session *s, void *out)
+{
+    return tell(s, tandem_language_frame(language, 0, out));
+}
+
 static tandem_status fill_news(tandem_session *s, void *out)
 {
     (void)s;
@@ -85,8 +90,8 @@ static tandem_status fill_history(uint32_t *count, void *list) { return tandem_n
 /* A session with a language of made-up weights, and a character of it. */
 static tandem_session *begin(void)
 {
-    static const lf_shape shape = {.layers = 1, .dim = 32, .hidden = 32, .heads = 1, .kv_heads = 1, .head_dim = 32,
-                                   .rotated_channels = 32, .words = 300, .context = 96, .dtype = TANDEM_DTYPE_F16,
+    static const lf_shape shape = {.layers = 1, .dim = 32, .hidden = 32, .heads = 1, .kv_heads = 1, .head_dim = 64,
+                                   .rotated_channels = 64, .words = 300, .context = 96, .dtype = TANDEM_DTYPE_F16,
                                    .speaks = true};
     tandem_session *s;
 
@@ -137,6 +142,7 @@ static void test_npc_out(void **state)
     (void)state;
     assert_int_equal(say(s, &TANDEM_INIT(tandem_say, .text = "a", .most_tokens = 1)), TANDEM_OK);
     out_of(s, sizeof(tandem_language_info), 8, fill_info, TANDEM_OK);
+    out_of(s, sizeof(tandem_language_spent), 8, fill_spent, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_news), 8, fill_news, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_news), 8, fill_news_later, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_reply), 8, fill_reply, TANDEM_OK);
