@@ -13,6 +13,8 @@
 #include "engine_plugin/client/network.h"
 #include "interop/os/clock.h"
 
+#define MOST_FRAME_NS 1000000000u /* from one frame's beginning to the next one's */
+
 enum { NUMBERS = 3 /* batch, tokens, wanted */, UNIFORMS = 4 /* ids, positions, rows, table */ };
 
 /* --- The stage --- */
@@ -237,7 +239,8 @@ static void fail_all(td_stage *s, tandem_status status)
     }
     if (s->pages)
         td_pages_forget(s->pages);
-    tandem_instance_destroy(s->of.session, s->instance);
+    if (s->instance)
+        tandem_instance_destroy(s->of.session, s->instance);
     s->instance = 0;
     memset(s->numbers, 0, sizeof s->numbers);
 }
@@ -410,9 +413,22 @@ static void go_on(td_stage *s)
         q->asked = false;
 }
 
+/* Who has begun no frame for long does not any more. */
+static void end_frames(td_stage *s)
+{
+    uint64_t seen;
+
+    if (!s->framed || td_now_ns() < s->window_ns + MOST_FRAME_NS)
+        return;
+    if (s->paced)
+        td_instance_pace(s->of.session, s->instance, 0, &seen);
+    s->framed = s->paced = false;
+}
+
 void td_stage_step(td_stage *s, td_sequence *asker)
 {
     pthread_mutex_lock(&s->lock);
+    end_frames(s);
     if (td_stage_collect_locked(s) && (!s->framed || s->paced) && !is_awaited(s, asker))
         go_on(s);
     pthread_mutex_unlock(&s->lock);
@@ -502,6 +518,16 @@ tandem_status td_sequence_open(td_stage *s, td_sequence **out)
     return TANDEM_OK;
 }
 
+/* A run whose tokens nobody wants any more need not go on. */
+static void cancel_unwanted(td_stage *s)
+{
+    for (uint32_t i = 0; i < s->row_count; i++)
+        if (s->rows[i] && s->rows[i]->wants)
+            return;
+    if (s->ticket)
+        tandem_cancel(s->of.session, s->ticket);
+}
+
 void td_sequence_close(td_sequence **sequence)
 {
     td_sequence *q = *sequence, **link;
@@ -512,6 +538,7 @@ void td_sequence_close(td_sequence **sequence)
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->row_count; i++)
         s->rows[i] = s->rows[i] == q ? NULL : s->rows[i];
+    cancel_unwanted(s);
     if (q->slot >= 0)
         s->owners[q->slot] = NULL;
     td_sequence_forget_saved(q);
@@ -583,6 +610,7 @@ void td_sequence_rest(td_sequence *q)
 {
     pthread_mutex_lock(&q->stage->lock);
     q->wants = q->knows = q->fresh = false;
+    cancel_unwanted(q->stage);
     pthread_mutex_unlock(&q->stage->lock);
 }
 

@@ -15,8 +15,8 @@ enum { TOKEN_BYTES = 256 };
 
 typedef struct arguments {
     const char *model, *listen, *port, *slots, *queue, *connections, *timeout, *context;
-    const char *token_file, *attention, *rung, *socket, *threads, *form;
-    uint32_t precision, rung_value;
+    const char *token_file, *attention, *kv, *rung, *socket, *threads, *form;
+    uint32_t precision, cache, rung_value;
     uint64_t thread_count;
     char token[TOKEN_BYTES];
 } arguments;
@@ -72,6 +72,7 @@ static int read_arguments(int argc, char **argv, arguments *a, serve_options *to
         {"--queue", &a->queue, NULL},           {"--connections", &a->connections, NULL},
         {"--timeout", &a->timeout, NULL},       {"--context", &a->context, NULL},
         {"--token-file", &a->token_file, NULL}, {"--attention", &a->attention, NULL},
+        {"--kv", &a->kv, NULL},
         {"--rung", &a->rung, NULL},             {"--socket", &a->socket, NULL},
         {"--threads", &a->threads, NULL},       {"--form", &a->form, NULL}};
     int status = tool_parse("serve", argc, argv, options, sizeof options / sizeof *options);
@@ -81,6 +82,7 @@ static int read_arguments(int argc, char **argv, arguments *a, serve_options *to
     if (!a->model)
         return tool_usage("serve", "--model is missing; `tandem help serve` explains it");
     if (!tool_precision("serve", "--attention", a->attention, &a->precision) ||
+        !tool_cache("serve", a->kv, a->precision, &a->cache) ||
         !tool_rung("serve", a->rung, &a->rung_value))
         return TOOL_USAGE;
     status = read_numbers(a, to, &a->thread_count);
@@ -100,7 +102,7 @@ static int open_language(server *s, const arguments *a)
         .job_class = TANDEM_CLASS_BACKGROUND, .error_text = why, .error_text_bytes = sizeof why);
     const tandem_language_desc language =
         TANDEM_INIT(tandem_language_desc, .path = a->model, .context = s->options.context,
-                    .precision = a->precision, .form = a->form);
+                    .precision = a->precision, .cache = a->cache, .form = a->form);
     const char *slash = strrchr(a->model, '/'), *name = slash ? slash + 1 : a->model;
 
     snprintf(s->model, sizeof s->model, "%s", name);
@@ -149,7 +151,7 @@ static int serve(server *s, const sigset_t *ends)
 
 int main(int argc, char **argv)
 {
-    arguments a = {.listen = "127.0.0.1", .attention = "auto", .rung = "auto"};
+    arguments a = {.listen = "127.0.0.1", .attention = "auto", .kv = "f16", .rung = "auto"};
     server s = {.begun = time(NULL)};
     sigset_t ends;
     int status = read_arguments(argc - 1, argv + 1, &a, &s.options);

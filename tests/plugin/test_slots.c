@@ -790,6 +790,35 @@ static void test_frames(void **state)
     unlink(large_path);
 }
 
+/* A run that stands still, and that nobody wants any more, ends there. */
+static void test_gives_up(void **state)
+{
+    stage s = open_stage(TANDEM_CACHE_F16, 2, 2 * CONTEXT / PAGE, 2);
+    uint32_t ids[CONTEXT];
+
+    (void)state;
+    make_text(ids, 0, 0, CONTEXT);
+    for (int way = 0; way < 2; way++) {
+        must(td_sequence_read(s.of[way], ids, CONTEXT));
+        td_stage_frame(s.on, 1);
+        td_stage_step(s.on, NULL);
+        const uint64_t begin = td_now_ns();
+        if (way)
+            td_sequence_close(&s.of[way]);
+        else
+            td_sequence_rest(s.of[way]);
+        while (td_stage_wait(s.on, SECONDS))
+            td_stage_step(s.on, NULL);
+        assert_true(td_now_ns() - begin < SECONDS / 2);
+        assert_int_equal(td_stage_count(s.on).tokens, 0);
+    }
+    td_stage_frame(s.on, 0);
+    must(td_sequence_read(s.of[0], ids, 100));
+    run(&s, 0, 1);
+    check(&s, 0, TANDEM_CACHE_F16, 0, 100, 100);
+    close_stage(&s);
+}
+
 /* A frame that was the last one: nobody waits for another one for long. */
 static void test_last_frame(void **state)
 {
@@ -799,8 +828,10 @@ static void test_last_frame(void **state)
 
     (void)state;
     must(tandem_language_frame(language, 1, NULL));
+    const uint64_t begin_ns = td_now_ns();
     answer(npc, "Who goes there?", text, NULL);
     assert_true(*text);
+    assert_true(td_now_ns() - begin_ns < 4 * SECONDS);
     must(tandem_npc_destroy(&npc));
     must(tandem_language_destroy(&language));
 }
@@ -814,7 +845,8 @@ int main(void)
         cmocka_unit_test(test_characters),    cmocka_unit_test(test_restores),
         cmocka_unit_test(test_saves),         cmocka_unit_test(test_hostile_bytes),
         cmocka_unit_test(test_windows),       cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_frames),        cmocka_unit_test(test_last_frame),
+        cmocka_unit_test(test_frames),        cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_last_frame),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import limits
@@ -31,6 +32,7 @@ ENDLESS = {"grammar": "root ::= [a-z ]{900}", "max_tokens": 900}
 LETTERS = "root ::= [a-z ]{20}"
 FOLDER = tempfile.TemporaryDirectory(prefix="tandem-serve-")
 MODEL = pathlib.Path(FOLDER.name) / "tiny.gguf"
+WIDE = pathlib.Path(FOLDER.name) / "wide.gguf"  # of heads whose caches have pages in common
 TOOL = BUILD = None
 
 
@@ -41,8 +43,8 @@ def said(text="Hello.", role="user"):
 class Server:
     """On a free port, until the end of a `with`."""
 
-    def __init__(self, *options):
-        self.process = subprocess.Popen([TOOL, "serve", "--model", MODEL, "--port", "0", "--threads", "1", *options],
+    def __init__(self, *options, model=MODEL):
+        self.process = subprocess.Popen([TOOL, "serve", "--model", model, "--port", "0", "--threads", "1", *options],
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limits.cpu(300))
         line = self.process.stdout.readline()
         if " on http://127.0.0.1:" not in line:
@@ -234,6 +236,8 @@ class Plain(unittest.TestCase):
             (("--model", MODEL, "--port", "x"), 2, '--port "x" is not a number from 0 to 65535'),
             (("--model", MODEL, "--slots", "33"), 2, "from 1 to 32"),
             (("--model", MODEL, "--rung", "x"), 2, "--rung"),
+            (("--model", MODEL, "--kv", "x"), 2, '--kv "x"'),
+            (("--model", MODEL, "--kv", "k8v8"), 1, "32 channels"),
             (("--model", "/none"), 1, "/none"),
             (("--model", MODEL, "--listen", "nowhere"), 1, '--listen "nowhere"'),
             (("--model", MODEL, "--token-file", "/none"), 1, '--token-file "/none": it has no line'),
@@ -267,6 +271,21 @@ class Answers(unittest.TestCase):
                 choice, = event["choices"]
                 parts[choice["index"]] += choice["delta"].get("content", "")
             self.assertEqual(parts, texts)
+
+    def test_together(self):
+        """What is answered does not depend on who else asks, and what all begin with is read once."""
+        persona = said("A guard of the northern gate, who has seen it all. " * 6, "system")
+        for kv in ("f16", "k8v8", "k4v8"):
+            with Server("--slots", "8", "--kv", kv, model=WIDE) as s:
+                def answer(i):
+                    body = {"messages": [persona, said(f"I am number {i}.")], "max_tokens": 30, "grammar": LETTERS, "temperature": 0.9, "seed": i}
+                    return s.ask(CHAT, body)[1]["choices"][0]["message"]["content"]
+                alone = [answer(i) for i in range(8)]
+                with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                    self.assertEqual(list(pool.map(answer, range(8))), alone)
+                self.assertEqual(len(set(alone)), 8)
+                counts = s.metrics()
+                self.assertLess(counts["read_tokens_total"], counts["prompt_tokens_total"] / 2)
 
     def test_users_keep_what_was_read(self):
         with Server("--slots", "2") as s:
@@ -471,4 +490,6 @@ if __name__ == "__main__":
         sys.exit(SKIPPED)
     os.environ.pop("http_proxy", None)
     tiny_model.write(MODEL)
+    with unittest.mock.patch.object(tiny_model, "HEAD_DIM", 64):
+        tiny_model.write(WIDE)
     unittest.main()
