@@ -575,15 +575,15 @@ template <Codes Kind, int Dim> __device__ __forceinline__ void cache_attend(cons
 
 } // namespace td
 
-#define TD_CACHE_ENTRY(name, kind, dim)                             \
-    extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)  \
+#define TD_CACHE_ENTRY(name, kind, dim, bounds)                     \
+    extern "C" __global__ void __launch_bounds__ bounds             \
         name(const __grid_constant__ td_params_cache_attend p)      \
     {                                                               \
         td::cache_attend<td::Codes::kind, dim>(p);                  \
     }
-TD_CACHE_ENTRY(cache_attend_k8_d64, k8, 64)
-TD_CACHE_ENTRY(cache_attend_k8_d128, k8, 128)
-TD_CACHE_ENTRY(cache_attend_k4_d64, k4, 64)
-TD_CACHE_ENTRY(cache_attend_k4_d128, k4, 128)
-TD_CACHE_ENTRY(cache_attend_f16_d64, f16, 64)
-TD_CACHE_ENTRY(cache_attend_f16_d128, f16, 128)
+TD_CACHE_ENTRY(cache_attend_k8_d64, k8, 64, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(cache_attend_k8_d128, k8, 128, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(cache_attend_k4_d64, k4, 64, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(cache_attend_k4_d128, k4, 128, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(cache_attend_f16_d64, f16, 64, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(cache_attend_f16_d128, f16, 128, (TD_BLOCK_THREADS, 2)) /* with three some registers are spilt on sm_90 */
