@@ -725,14 +725,15 @@ static void test_runs(void **state)
 /* On a CPU, with a model of which one run takes more than a frame may: frames keep to it, and what is said is the same. */
 static void test_frames(void **state)
 {
-    enum { NPCS = 3, MOST_FRAMES = 20000, BUDGET_US = 400 };
-    const lf_shape large = {.layers = 6, .dim = 256, .hidden = 1024, .heads = 4, .kv_heads = 2, .head_dim = 64, .rotated_channels = 64,
+    enum { NPCS = 3, MOST_FRAMES = 60000, BUDGET_US = 400 };
+    const lf_shape large = {.layers = 3, .dim = 256, .hidden = 1024, .heads = 4, .kv_heads = 2, .head_dim = 64, .rotated_channels = 64,
                             .words = WORDS, .context = CONTEXT, .dtype = TANDEM_DTYPE_Q8_0, .speaks = true};
     char large_path[80], want[NPCS][200], got[NPCS][200];
     static double spent_us[MOST_FRAMES];
     tandem_language *language;
     tandem_npc *npc[NPCS];
     uint32_t frames = 0, counted = 0;
+    float fastest = 0;
 
     (void)state;
     snprintf(large_path, sizeof large_path, "%s.large", path);
@@ -771,9 +772,8 @@ static void test_frames(void **state)
                 talking += news.state != TANDEM_NPC_IDLE;
             }
             assert_true(spent.waiting <= NPCS);
-            if (frames == 100)
-                assert_true(spent.tokens_per_s > 0);
-            td_sleep_ns(1000000);
+            fastest = spent.tokens_per_s > fastest ? spent.tokens_per_s : fastest;
+            td_sleep_ns(500000);
         }
         for (uint32_t i = 0; i < NPCS; i++) {
             if (framed)
@@ -784,6 +784,7 @@ static void test_frames(void **state)
     print_message("%u frames: %.0f us at the median, %.0f us at p99, of %u\n", (unsigned)frames, at(spent_us, counted, 0.5),
                   at(spent_us, counted, 0.99), (unsigned)BUDGET_US);
     assert_true(frames > 100); /* not all at once */
+    assert_true(fastest > 0);
     assert_true(at(spent_us, counted, 0.5) <= 1.1 * BUDGET_US);
     must(tandem_language_frame(language, 0, NULL));
     must(tandem_language_destroy(&language));
