@@ -26,8 +26,8 @@ uint64_t td_budget_window_ns(const td_budget *b)
     return (uint64_t)(window > least ? window : least);
 }
 
-/* As many steps up for one frame in fifty as down for the others: two in a hundred end later than the
- * margin has it, and a tenth of the budget is what those may take more. */
+/* As many steps up for one frame in fifty as down for the others: two in a hundred end later than
+ * the margin has it, and a tenth of the budget is what those may take more. */
 void td_budget_late(td_budget *b, uint64_t late_ns)
 {
     const double step = b->frame_ns / 40;
@@ -52,7 +52,8 @@ uint32_t td_budget_tokens(const td_budget *b, uint32_t most)
         return most;
     if (fit >= 1)
         return (uint32_t)fit;
-    return b->left_ns > 0 && b->run_ns + token_ns > b->frame_ns; /* no frame has as much: it is owed */
+    return b->left_ns > 0 &&
+           b->run_ns + token_ns > b->frame_ns; /* no frame has as much: it is owed */
 }
 
 uint32_t td_budget_part(const td_budget *b, uint32_t most)

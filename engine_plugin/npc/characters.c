@@ -104,7 +104,8 @@ static tandem_status open_sequence(tandem_npc *n, const char *call)
 {
     const tandem_language *l = n->language;
     const td_stage_desc desc = td_language_stage_desc(l);
-    tandem_status status = l->pages ? td_language_stage(n->language) : td_stage_create(&desc, &n->own);
+    tandem_status status =
+        l->pages ? td_language_stage(n->language) : td_stage_create(&desc, &n->own);
 
     if (status != TANDEM_OK)
         return status;
@@ -850,7 +851,8 @@ static td_blob_kind kind_of(const tandem_npc *n)
 }
 
 /* How many pages of these tokens are the persona's, which whoever restores them has, too. */
-static tandem_status find_prefix(const tandem_npc *n, const td_saved *saved, uint32_t *pages, char *why)
+static tandem_status find_prefix(const tandem_npc *n, const td_saved *saved, uint32_t *pages,
+                                 char *why)
 {
     const tandem_language *l = n->language;
     const char *persona = n->history.persona;
@@ -861,12 +863,14 @@ static tandem_status find_prefix(const tandem_npc *n, const td_saved *saved, uin
     if (n->plain)
         status = encode_plain(n, "", &tokens, why);
     else if (persona)
-        status = td_chat_encode(l->tokenizer, l->form, &(td_chat_turn){TD_CHAT_SYSTEM, persona, strlen(persona)}, 1, false, &tokens,
-                                why, TD_WHY_BYTES);
+        status = td_chat_encode(l->tokenizer, l->form,
+                                &(td_chat_turn){TD_CHAT_SYSTEM, persona, strlen(persona)}, 1, false,
+                                &tokens, why, TD_WHY_BYTES);
     while (same < tokens.count && same < saved->count && tokens.ids[same] == saved->ids[same])
         same++;
     td_tokens_free(&tokens);
-    *pages = (uint32_t)(same / TD_PAGE_TOKENS) < saved->pages ? (uint32_t)(same / TD_PAGE_TOKENS) : saved->pages;
+    *pages = (uint32_t)(same / TD_PAGE_TOKENS) < saved->pages ? (uint32_t)(same / TD_PAGE_TOKENS)
+                                                              : saved->pages;
     return status;
 }
 
@@ -887,7 +891,8 @@ static tandem_status describe(tandem_npc *n, td_saved *saved, td_blob *blob, cha
                       .turn_count = (uint32_t)n->history.count,
                       .tokens = saved->ids,
                       .turns = n->history.turns,
-                      .data_bytes = td_stage_saved_bytes(stage_of(n), saved->pages - first, saved->tail)};
+                      .data_bytes =
+                          td_stage_saved_bytes(stage_of(n), saved->pages - first, saved->tail)};
     return status;
 }
 
@@ -923,17 +928,21 @@ tandem_status tandem_npc_save(tandem_npc *npc, void *to, uint64_t *bytes)
 /* The history of a blob, and what its sequence has read. */
 static tandem_status take_blob(tandem_npc *n, const td_blob *blob, char *why)
 {
-    const td_saved saved = {.ids = blob->tokens, .count = blob->token_count, .pages = blob->pages, .tail = blob->tail};
+    const td_saved saved = {
+        .ids = blob->tokens, .count = blob->token_count, .pages = blob->pages, .tail = blob->tail};
     td_history made = {.forgotten = blob->forgotten};
     tandem_status status = TANDEM_OK;
 
-    if (blob->data_bytes != td_stage_saved_bytes(stage_of(n), blob->pages - blob->first_page, blob->tail))
+    if (blob->data_bytes !=
+        td_stage_saved_bytes(stage_of(n), blob->pages - blob->first_page, blob->tail))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL,
-                       "it has %" PRIu64 " bytes of caches, which are not those of its pages %" PRIu32 " to %" PRIu32
+                       "it has %" PRIu64
+                       " bytes of caches, which are not those of its pages %" PRIu32 " to %" PRIu32
                        " and %" PRIu32 " tokens",
                        blob->data_bytes, blob->first_page, blob->pages, blob->tail);
     for (uint32_t i = 0; i < blob->turn_count && status == TANDEM_OK; i++)
-        status = td_history_add(&made, blob->turns[i].role, blob->turns[i].text, blob->turns[i].bytes);
+        status =
+            td_history_add(&made, blob->turns[i].role, blob->turns[i].text, blob->turns[i].bytes);
     if (status == TANDEM_OK)
         status = td_sequence_restore(n->read, &saved, blob->first_page, blob->data);
     if (status != TANDEM_OK) {

@@ -46,7 +46,8 @@ static void hash_model(tandem_language *l, const td_gguf *file)
 
         l->model_hash = td_blob_hash(l->model_hash, t->name, strlen(t->name));
         l->model_hash = td_blob_hash(l->model_hash, t->shape, sizeof t->shape);
-        l->model_hash = td_blob_hash(l->model_hash, t->data, t->bytes < HASHED_BYTES ? t->bytes : HASHED_BYTES);
+        l->model_hash =
+            td_blob_hash(l->model_hash, t->data, t->bytes < HASHED_BYTES ? t->bytes : HASHED_BYTES);
     }
 }
 
@@ -310,7 +311,8 @@ tandem_status tandem_language_get_info(tandem_language *language, tandem_languag
     return TANDEM_OK;
 }
 
-tandem_status tandem_language_frame(tandem_language *language, uint32_t budget_us, tandem_language_spent *spent)
+tandem_status tandem_language_frame(tandem_language *language, uint32_t budget_us,
+                                    tandem_language_spent *spent)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_OK;
@@ -322,8 +324,9 @@ tandem_status tandem_language_frame(tandem_language *language, uint32_t budget_u
     if (spent)
         status = TD_STRUCT_CHECK("spent", spent, why, sizeof why);
     if (status == TANDEM_OK && !language->pages)
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
-                         "characters of this language have caches of their own, which have no budget in common");
+        status = td_fail(
+            why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+            "characters of this language have caches of their own, which have no budget in common");
     if (status != TANDEM_OK)
         return td_session_fail(language->session, __func__, status, why);
     status = td_language_stage(language);

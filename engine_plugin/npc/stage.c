@@ -184,8 +184,8 @@ static uint32_t batch_of(uint32_t rows)
     return batch;
 }
 
-/* By this frame so far, where runs stand still when it has had its part: what has computed it has left
- * when that was last. */
+/* By this frame so far, where runs stand still when it has had its part: what has computed has left
+ * when it last did. */
 static uint64_t spent_of(td_stage *s)
 {
     uint64_t seen = 0;
@@ -272,7 +272,8 @@ static void advance(td_stage *s, td_sequence *q, const float *logits)
     q->knows = q->fresh = true;
 }
 
-/* What the run that has ended took: as the device says; where it stood still meanwhile, as frames do. */
+/* What the run that has ended took: as the device says; where it stood still meanwhile, as frames
+ * do. */
 static void spend(td_stage *s, const tandem_job_report *report)
 {
     uint32_t tokens = 0;
@@ -342,11 +343,12 @@ static uint32_t choose_part(td_stage *s)
         const size_t left = q->count - q->read;
         const uint32_t page = TD_PAGE_TOKENS - (uint32_t)(q->read % TD_PAGE_TOKENS),
                        whole = left < page ? (uint32_t)left : page,
-                       part = !s->framed  ? whole
+                       part = !s->framed ? whole
                               : s->paced ? td_budget_part(&s->budget, whole)
                                          : td_budget_tokens(&s->budget, whole);
 
-        if (!part || !td_sequence_find_slot_locked(q) || !td_sequence_find_pages_locked(q, q->read + part))
+        if (!part || !td_sequence_find_slot_locked(q) ||
+            !td_sequence_find_pages_locked(q, q->read + part))
             continue;
         add_row(s, q, part);
         return part;
@@ -361,9 +363,9 @@ static uint32_t choose_tokens(td_stage *s)
 
     if (s->framed && !s->paced)
         most = td_budget_tokens(&s->budget, most);
-    for (td_sequence *q = next_of(s, NULL, true); q && s->row_count < most;
-         q = next_of(s, q, true))
-        if (td_sequence_find_slot_locked(q) && td_sequence_find_pages_locked(q, q->count) && q->count - q->read == 1)
+    for (td_sequence *q = next_of(s, NULL, true); q && s->row_count < most; q = next_of(s, q, true))
+        if (td_sequence_find_slot_locked(q) && td_sequence_find_pages_locked(q, q->count) &&
+            q->count - q->read == 1)
             add_row(s, q, 1);
     return s->row_count ? 1 : 0;
 }
@@ -440,7 +442,8 @@ static void count_rate(td_stage *s, uint64_t now)
     const double seconds = 1e-9 * (double)(now - s->window_ns), share = seconds < 1 ? seconds : 1;
 
     if (s->window_ns && seconds > 0)
-        s->tokens_per_s += share * ((double)(s->tokens - s->frame_tokens) / seconds - s->tokens_per_s);
+        s->tokens_per_s +=
+            share * ((double)(s->tokens - s->frame_tokens) / seconds - s->tokens_per_s);
     s->frame_tokens = s->tokens;
 }
 
@@ -468,7 +471,8 @@ td_stage_spent td_stage_frame(td_stage *s, uint64_t budget_ns)
     td_budget_begin(&s->budget, budget_ns);
     s->window_ns = now;
     s->until_ns = budget_ns ? now + td_budget_window_ns(&s->budget) : 0;
-    s->paced = s->instance && td_instance_pace(s->of.session, s->instance, s->until_ns, &seen) && budget_ns;
+    s->paced = s->instance && td_instance_pace(s->of.session, s->instance, s->until_ns, &seen) &&
+               budget_ns;
     if (at_rest)
         go_on(s);
     spent.tokens = s->tokens;
@@ -567,8 +571,8 @@ static bool make_room(td_sequence *q, size_t count)
     return true;
 }
 
-/* Of the tokens that it has, or will have read when a run ends, those that are the same; but for the
- * last one, whose logits are wanted. */
+/* Of the tokens that it has, or will have read when a run ends, those that are the same; but for
+ * the last one, whose logits are wanted. */
 static size_t same_of(const td_sequence *q, const uint32_t *ids, size_t count)
 {
     const size_t known = q->read + q->running;
@@ -617,10 +621,10 @@ void td_sequence_rest(td_sequence *q)
 td_sequence_state td_sequence_look(td_sequence *q)
 {
     pthread_mutex_lock(&q->stage->lock);
-    const td_sequence_state state = {.is = q->status    ? TD_SEQUENCE_FAILED
-                                           : q->knows   ? TD_SEQUENCE_KNOWS
-                                           : q->wants   ? TD_SEQUENCE_READS
-                                                        : TD_SEQUENCE_RESTS,
+    const td_sequence_state state = {.is = q->status  ? TD_SEQUENCE_FAILED
+                                           : q->knows ? TD_SEQUENCE_KNOWS
+                                           : q->wants ? TD_SEQUENCE_READS
+                                                      : TD_SEQUENCE_RESTS,
                                      .status = q->status,
                                      .read = q->read,
                                      .tokens = q->tokens,

@@ -49,9 +49,10 @@ td_stage_counts td_stage_count(td_stage *stage);
 
 /* Goes on without waiting: takes what a run has computed, and submits the next one. `asker`: on
  * whose behalf. A run waits for who was given logits by the last one, and may be about to go on, as
- * long as nobody asks for it twice. What goes wrong of a run is what td_sequence_state() of those in
+ * long as nobody asks for it twice. What goes wrong of a run is what td_sequence_look() of those in
  * it says. */
 void td_stage_step(td_stage *stage, td_sequence *asker);
+
 /* What a frame had, and may have. */
 typedef struct td_stage_spent {
     uint64_t spent_ns, late_ns; /* by the frame before; beyond its budget */
@@ -59,8 +60,8 @@ typedef struct td_stage_spent {
     double tokens_per_s; /* of late */
     uint32_t waiting;    /* sequences that are to read something */
 } td_stage_spent;
-/* A frame begins, and may spend so much, 0: whatever it takes, as if there were no frames: steps begin
- * runs again. Where runs cannot stand still it needs a session with `timing`. */
+/* A frame begins, and may spend so much; 0: whatever it takes, and steps begin runs again, as if
+ * there were no frames. Where runs cannot stand still it needs a session with `timing`. */
 td_stage_spent td_stage_frame(td_stage *stage, uint64_t budget_ns);
 
 /* Until the run under way has ended, or the time is over; false: there is none. */
@@ -111,8 +112,8 @@ tandem_status td_sequence_saved(td_sequence *sequence, td_saved *out, char *why)
 /* Pages from `first` on, and tokens behind them. As above; or what td_instance_copy() says. */
 tandem_status td_sequence_save(td_sequence *sequence, const td_saved *of, uint32_t first, void *to,
                                char *why);
-/* A sequence that rests is as if it had read that: when it is to read these tokens, it reads those of
- * the pages before `first`, unless others have, and then takes `bytes`, which are copied, for read.
+/* A sequence that rests is as if it had read that: when it is to read these tokens, it reads those
+ * of the pages before `first`, unless others have, and then takes `bytes`, which are copied, for read.
  * Others never get these. NOMEM. */
 tandem_status td_sequence_restore(td_sequence *sequence, const td_saved *of, uint32_t first,
                                   const void *bytes);

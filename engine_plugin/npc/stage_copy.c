@@ -13,7 +13,8 @@
 /* How a page lies in a stage's caches: of layer by layer, and there head by head. */
 uint64_t td_stage_page_bytes(const td_stage *s)
 {
-    return (uint64_t)s->of.layers * s->of.kv_heads * TD_CACHE_PAGE_BYTES(s->of.cache, s->of.head_dim);
+    return (uint64_t)s->of.layers * s->of.kv_heads *
+           TD_CACHE_PAGE_BYTES(s->of.cache, s->of.head_dim);
 }
 
 /* Of the newest page: so many keys, and pairs of values. */
@@ -32,7 +33,8 @@ uint64_t td_stage_saved_bytes(const td_stage *s, uint32_t pages, uint32_t tail)
 static tandem_status copy(td_stage *s, uint32_t layer, uint32_t head, uint64_t offset,
                           uint64_t bytes, void *host, bool to_stage, char *why)
 {
-    const uint64_t plane = tandem_cache_pool_bytes(s->of.cache, s->of.slots, s->of.pages, s->of.head_dim);
+    const uint64_t plane =
+        tandem_cache_pool_bytes(s->of.cache, s->of.slots, s->of.pages, s->of.head_dim);
     char name[40];
     const td_state_copy one = {name, head * plane + offset, bytes, host};
 
@@ -47,14 +49,16 @@ static uint64_t newest_at(const td_sequence *q, uint32_t number)
 
     return s->of.cache == TANDEM_CACHE_F16
                ? TD_CACHE_POOLED(s->of.slots, q->pages[number], s->of.cache, s->of.head_dim)
-               : (uint64_t)(uint32_t)q->slot * TD_CACHE_SLOT_BYTES(s->of.cache, s->of.head_dim) + TD_CACHE_HEAD_BYTES;
+               : (uint64_t)(uint32_t)q->slot * TD_CACHE_SLOT_BYTES(s->of.cache, s->of.head_dim) +
+                     TD_CACHE_HEAD_BYTES;
 }
 
 /* Keys lie as [dim / 2][64][2], of which `tail` are there; values as [32][dim][2]. */
 static void pack(char *packed, char *page, uint32_t dim, uint32_t tail, bool unpacks)
 {
     for (uint32_t pair = 0; pair < dim / 2; pair++) {
-        char *whole = page + (size_t)pair * TD_PAGE_TOKENS * 4, *part = packed + (size_t)pair * tail * 4;
+        char *whole = page + (size_t)pair * TD_PAGE_TOKENS * 4,
+             *part = packed + (size_t)pair * tail * 4;
 
         memcpy(unpacks ? whole : part, unpacks ? part : whole, (size_t)tail * 4);
     }
@@ -63,7 +67,7 @@ static void pack(char *packed, char *page, uint32_t dim, uint32_t tail, bool unp
 }
 
 tandem_status td_sequence_copy_tail(td_sequence *q, uint32_t number, uint32_t tail, char *saved,
-                               bool to_stage, char *why)
+                                    bool to_stage, char *why)
 {
     td_stage *s = q->stage;
     const uint32_t dim = s->of.head_dim;
@@ -73,7 +77,8 @@ tandem_status td_sequence_copy_tail(td_sequence *q, uint32_t number, uint32_t ta
     char page[TD_CACHE_NEWEST_BYTES(TD_CACHE_MOST_DIM)] = {0};
 
     for (uint32_t layer = 0; layer < s->of.layers; layer++)
-        for (uint32_t head = 0; head < s->of.kv_heads && status == TANDEM_OK; head++, saved += bytes) {
+        for (uint32_t head = 0; head < s->of.kv_heads && status == TANDEM_OK;
+             head++, saved += bytes) {
             const uint64_t at = newest_at(q, number);
 
             if (to_stage)
@@ -82,13 +87,14 @@ tandem_status td_sequence_copy_tail(td_sequence *q, uint32_t number, uint32_t ta
             if (!to_stage)
                 pack(saved, page, dim, tail, false);
             if (status == TANDEM_OK && to_stage && s->of.cache != TANDEM_CACHE_F16)
-                status = copy(s, layer, head, at - TD_CACHE_HEAD_BYTES, sizeof holds, &holds, true, why);
+                status =
+                    copy(s, layer, head, at - TD_CACHE_HEAD_BYTES, sizeof holds, &holds, true, why);
         }
     return status;
 }
 
 tandem_status td_sequence_copy_pages(td_sequence *q, uint32_t first, uint32_t end, char *saved,
-                                bool to_stage, char *why)
+                                     bool to_stage, char *why)
 {
     td_stage *s = q->stage;
     const uint32_t bytes = TD_CACHE_PAGE_BYTES(s->of.cache, s->of.head_dim);
@@ -96,9 +102,12 @@ tandem_status td_sequence_copy_pages(td_sequence *q, uint32_t first, uint32_t en
 
     for (uint32_t page = first; page < end; page++)
         for (uint32_t layer = 0; layer < s->of.layers; layer++)
-            for (uint32_t head = 0; head < s->of.kv_heads && status == TANDEM_OK; head++, saved += bytes)
-                status = copy(s, layer, head, TD_CACHE_POOLED(s->of.slots, q->pages[page], s->of.cache, s->of.head_dim),
-                              bytes, saved, to_stage, why);
+            for (uint32_t head = 0; head < s->of.kv_heads && status == TANDEM_OK;
+                 head++, saved += bytes)
+                status =
+                    copy(s, layer, head,
+                         TD_CACHE_POOLED(s->of.slots, q->pages[page], s->of.cache, s->of.head_dim),
+                         bytes, saved, to_stage, why);
     return status;
 }
 
@@ -122,7 +131,9 @@ bool td_sequence_install_locked(td_sequence *q)
         return true;
     while (same < v->count && same + 1 < q->count && v->ids[same] == q->ids[same])
         same++;
-    const uint32_t end = (uint32_t)(same / TD_PAGE_TOKENS) < v->pages ? (uint32_t)(same / TD_PAGE_TOKENS) : v->pages,
+    const uint32_t end = (uint32_t)(same / TD_PAGE_TOKENS) < v->pages
+                             ? (uint32_t)(same / TD_PAGE_TOKENS)
+                             : v->pages,
                    tail = same > (size_t)v->pages * TD_PAGE_TOKENS ? v->tail : 0;
     const size_t read = tail ? same : (size_t)end * TD_PAGE_TOKENS;
     if (q->read > (size_t)v->first * TD_PAGE_TOKENS || read <= q->read) {
@@ -132,7 +143,9 @@ bool td_sequence_install_locked(td_sequence *q)
     if (!td_sequence_find_slot_locked(q) || !td_sequence_find_pages_locked(q, read))
         return false;
     if (td_sequence_copy_pages(q, v->first, end, v->bytes, true, why) == TANDEM_OK &&
-        (!tail || td_sequence_copy_tail(q, end, tail, v->bytes + (end - v->first) * td_stage_page_bytes(q->stage), true, why) == TANDEM_OK)) {
+        (!tail || td_sequence_copy_tail(q, end, tail,
+                                        v->bytes + (end - v->first) * td_stage_page_bytes(q->stage),
+                                        true, why) == TANDEM_OK)) {
         q->read = read;
         q->entered = end; /* what a file says is never found by others */
     }

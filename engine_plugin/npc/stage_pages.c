@@ -57,8 +57,8 @@ void td_sequence_enter(td_sequence *q)
            q->entered + 1 < s->page_room) {
         const uint32_t at = q->entered, behind = at ? q->pages[at - 1] : TD_NO_PAGE;
 
-        q->pages[at] = td_pages_enter(s->pages, behind, q->ids + (size_t)at * TD_PAGE_TOKENS,
-                                      q->pages[at]);
+        q->pages[at] =
+            td_pages_enter(s->pages, behind, q->ids + (size_t)at * TD_PAGE_TOKENS, q->pages[at]);
         q->entered++;
     }
 }

@@ -59,17 +59,19 @@ struct td_stage {
     uint64_t now, tokens, runs;
 
     td_budget budget;
-    bool framed, paced;       /* runs are begun by frames alone; they stand still when these have had theirs */
-    uint64_t window_ns, until_ns; /* of the frame at hand: when it began, and when runs were told to stop */
-    uint64_t spent_ns;        /* by the run under way, in frames before; */
-    uint64_t before_ns;       /* by the one before it, in this frame */
-    uint64_t frame_tokens;    /* `tokens`, when the frame began */
+    bool framed;           /* runs are begun by frames alone, */
+    bool paced;            /* or stand still when these have had theirs */
+    uint64_t window_ns;    /* when the frame at hand began, */
+    uint64_t until_ns;     /* and when runs were told to stop */
+    uint64_t spent_ns;     /* by the run under way, in frames before; */
+    uint64_t before_ns;    /* by the one before it, in this frame */
+    uint64_t frame_tokens; /* `tokens`, when the frame began */
     double tokens_per_s;
 };
 
 /* stage_pages.c. drop: the first `count` pages stay. go_back: of its tokens the first `read` do, or
- * less. adopt: what others have computed of it; enter: what others may have. find: a slot, and pages
- * for all tokens before `end`; false: there are none. forget: that it has read anything. */
+ * less. adopt: what others have computed of it; enter: what others may have. find: a slot, and
+ * pages for all tokens before `end`; false: there are none. forget: that it has read anything. */
 void td_sequence_drop_pages(td_sequence *q, uint32_t count);
 void td_sequence_go_back(td_sequence *q, size_t read);
 void td_sequence_adopt(td_sequence *q);

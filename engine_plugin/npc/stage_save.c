@@ -38,7 +38,8 @@ tandem_status td_sequence_saved(td_sequence *q, td_saved *out, char *why)
     const bool has_pages = s->pages && s->of.layers;
     out->pages = has_pages ? (uint32_t)(out->count / TD_PAGE_TOKENS) : 0;
     out->tail = has_pages ? (uint32_t)(out->count % TD_PAGE_TOKENS) : 0;
-    if (q->saved && q->saved->count > out->count) { /* nobody has asked for it since it was restored */
+    if (q->saved &&
+        q->saved->count > out->count) { /* nobody has asked for it since it was restored */
         out->ids = q->saved->ids;
         out->count = q->saved->count;
         out->pages = q->saved->pages;
@@ -48,7 +49,8 @@ tandem_status td_sequence_saved(td_sequence *q, td_saved *out, char *why)
     return TANDEM_OK;
 }
 
-tandem_status td_sequence_save(td_sequence *q, const td_saved *of, uint32_t first, void *to, char *why)
+tandem_status td_sequence_save(td_sequence *q, const td_saved *of, uint32_t first, void *to,
+                               char *why)
 {
     td_stage *s = q->stage;
     tandem_status status = TANDEM_OK;
@@ -59,7 +61,8 @@ tandem_status td_sequence_save(td_sequence *q, const td_saved *of, uint32_t firs
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "a run has not ended in 10 s");
     const struct td_restored *v = q->saved;
     if (v && v->ids == of->ids && v->first <= first) {
-        memcpy(to, v->bytes + (first - v->first) * td_stage_page_bytes(s), td_stage_saved_bytes(s, of->pages - first, of->tail));
+        memcpy(to, v->bytes + (first - v->first) * td_stage_page_bytes(s),
+               td_stage_saved_bytes(s, of->pages - first, of->tail));
         pthread_mutex_unlock(&s->lock);
         return status;
     }
@@ -68,12 +71,15 @@ tandem_status td_sequence_save(td_sequence *q, const td_saved *of, uint32_t firs
     if (status == TANDEM_OK)
         status = td_sequence_copy_pages(q, first, of->pages, to, false, why);
     if (status == TANDEM_OK && of->tail)
-        status = td_sequence_copy_tail(q, of->pages, of->tail, (char *)to + (of->pages - first) * td_stage_page_bytes(s), false, why);
+        status = td_sequence_copy_tail(q, of->pages, of->tail,
+                                       (char *)to + (of->pages - first) * td_stage_page_bytes(s),
+                                       false, why);
     pthread_mutex_unlock(&s->lock);
     return status;
 }
 
-tandem_status td_sequence_restore(td_sequence *q, const td_saved *of, uint32_t first, const void *bytes)
+tandem_status td_sequence_restore(td_sequence *q, const td_saved *of, uint32_t first,
+                                  const void *bytes)
 {
     td_stage *s = q->stage;
     const uint64_t size = td_stage_saved_bytes(s, of->pages - first, of->tail);
