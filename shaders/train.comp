@@ -207,7 +207,7 @@ vec3 rough_reflection(vec3 direction, vec3 normal, float roughness)
 // --- A sample ---
 
 struct guide {
-    vec3 albedo, normal, position;
+    vec3 albedo, normal, position, velocity;
     float depth; // 0: the sky
 };
 
@@ -215,7 +215,7 @@ vec3 sample_path(vec3 origin, vec3 direction, out guide first)
 {
     vec3 through = vec3(1.0), sum = vec3(0.0);
     bool sees_lights = true; // what was met last does not sample them
-    first = guide(vec3(0.0), vec3(0.0), origin + 1e4 * direction, 0.0);
+    first = guide(vec3(0.0), vec3(0.0), origin + 1e4 * direction, vec3(0.0), 0.0);
     for (uint bounce = 0u; bounce <= push.random.z; bounce++) {
         hit_info hit = trace(origin, direction, FAR, false);
         if (hit.distance == FAR) {
@@ -229,11 +229,12 @@ vec3 sample_path(vec3 origin, vec3 direction, out guide first)
         flat_normal = outside ? flat_normal : -flat_normal;
         normal = outside ? normal : -normal;
         normal = dot(normal, direction) < -0.01 ? normal : flat_normal;
-        vec3 p = origin + hit.distance * direction, color = surface_color(material, p), emission = materials[material].emission.rgb;
+        vec3 p = origin + hit.distance * direction, velocity = triangles[i].velocity.xyz;
+        vec3 color = surface_color(material, p - float(world.counts.y) * velocity), emission = materials[material].emission.rgb;
         bool emits = dot(emission, vec3(1.0)) > 0.0;
         if (bounce == 0u) {
             bool clear = kind == TD_TRAIN_MIRROR || kind == TD_TRAIN_GLASS;
-            first = guide(emits ? vec3(0.0) : clear ? vec3(1.0) : color, normal, p, dot(p - world.eye.xyz, world.forward.xyz));
+            first = guide(emits ? vec3(0.0) : clear ? vec3(1.0) : color, normal, p, velocity, dot(p - world.eye.xyz, world.forward.xyz));
         }
         if (emits) {
             if (sees_lights)
@@ -288,6 +289,15 @@ vec2 pixel_before(vec3 position)
     return (ndc * 0.5 + 0.5) * vec2(push.size.xy);
 }
 
+// Whether a point was seen in the frame before, and in the image. What hid it is taken to have moved as it did.
+bool seen_before(guide first, vec2 pixel)
+{
+    vec3 eye = world.eye_before.xyz + first.velocity, way = first.position - eye;
+    float distance = length(way);
+    return pixel.x >= 0.0 && pixel.y >= 0.0 && pixel.x < float(push.size.x) && pixel.y < float(push.size.y) &&
+           dot(way, world.forward_before.xyz) > 0.0 && trace(eye, way / distance, distance * 0.999, true).distance == FAR;
+}
+
 void main()
 {
     uvec2 pixel = gl_GlobalInvocationID.xy;
@@ -302,9 +312,10 @@ void main()
         vec3 direction = normalize(world.forward.xyz + ndc.x * world.right.xyz - ndc.y * world.up.xyz);
         guide first;
         vec3 color = sample_path(world.eye.xyz, direction, first);
-        vec2 motion = pixel_before(first.position) - place;
+        vec2 before = pixel_before(first.position - first.velocity), motion = before - place;
+        float valid = push.random.w > 0u && seen_before(first, before) ? 1.0 : 0.0;
         float values[TD_TRAIN_CHANNELS] = float[](color.x, color.y, color.z, first.albedo.x, first.albedo.y, first.albedo.z,
-                                                  first.normal.x, first.normal.y, first.normal.z, first.depth, motion.x, motion.y);
+                                                  first.normal.x, first.normal.y, first.normal.z, first.depth, motion.x, motion.y, valid);
         for (uint c = 0u; c < TD_TRAIN_CHANNELS; c++)
             sum[c] += values[c];
     }

@@ -32,6 +32,7 @@ struct td_train_triangle {
     TD_VEC4(normal0); /* of the corners, towards the outside */
     TD_VEC4(normal1);
     TD_VEC4(normal2);
+    TD_VEC4(velocity); /* metres a frame */
     TD_UVEC4(of); /* x: material */
 };
 
@@ -62,7 +63,7 @@ struct td_train_world {
     TD_VEC4(sky_high); /* and overhead */
     TD_VEC4(sun);      /* towards it; w: the sine of its radius */
     TD_VEC4(sun_color); /* irradiance */
-    TD_UVEC4(counts);  /* x: lights */
+    TD_UVEC4(counts);  /* x: lights, y: the frame */
 };
 
 /* A pixel's sums over its samples, as floats. */
@@ -71,7 +72,8 @@ struct td_train_world {
 #define TD_TRAIN_NORMAL 6
 #define TD_TRAIN_DEPTH 9
 #define TD_TRAIN_MOTION 10
-#define TD_TRAIN_CHANNELS 12
+#define TD_TRAIN_VALID 12
+#define TD_TRAIN_CHANNELS 13
 
 struct td_train_push {
     TD_UVEC4(size);   /* x: width, y: height, z: samples in this dispatch, w: samples that are there already */

@@ -136,6 +136,8 @@ bool train_bvh_build(train_world *world)
     part *parts = malloc(count * sizeof *parts);
     struct td_train_triangle *ordered = malloc(count * sizeof *ordered);
 
+    free(world->nodes);
+    world->node_count = 0;
     world->nodes = malloc(2 * (size_t)count * sizeof *world->nodes);
     if (parts && ordered && world->nodes && count) {
         for (uint32_t i = 0; i < count; i++)

@@ -21,8 +21,8 @@ static const char usage[] =
     "usage: tandem-frames --out FOLDER [options]\n"
     "Writes FOLDER/NAME.SSSSSS.CC.safetensors: frames as `tandem help denoise` says they are, of scene S, copy C; a scene's\n"
     "copies differ in their samples. The first has `reference` as well. With --length frames of a path instead, each with one,\n"
-    "and with `motion` to where its samples were in the frame before. The same options give the same scenes everywhere, and\n"
-    "on the same device the same frames.\n"
+    "with `motion` to where its samples were in the frame before, and `valid`, 1 if they were seen there, else 0: the camera\n"
+    "moves, and some things. The same options give the same scenes everywhere, and on the same device the same frames.\n"
     "  --name NAME     default: scene\n"
     "  --first N       number of the first scene, which is its seed; default 0\n"
     "  --count N       scenes; default 1\n"
@@ -30,19 +30,21 @@ static const char usage[] =
     "  --samples LIST  of each copy; default 1,1,1,4\n"
     "  --reference N   samples of the reference; default 512\n"
     "  --length N      frames of a path, of 1 sample each\n"
-    "  --bounces N     default 6\n";
+    "  --bounces N     default 6\n"
+    "  --seconds N     begins no scene after so many seconds\n";
 
-enum { MOST_COPIES = 64, EACH = 16 }; /* samples of a dispatch: a driver gives up what takes long */
+enum { MOST_COPIES = 64, EACH = 16 }; /* samples of a dispatch on a GPU: a driver gives up what takes long */
 
 typedef struct options {
     const char *out, *name;
-    uint32_t first, count, width, height, reference, length, bounces, copies, samples[MOST_COPIES];
+    uint32_t first, count, width, height, reference, length, bounces, seconds, copies, samples[MOST_COPIES];
 } options;
 
 typedef struct renderer {
     demo_engine engine;
     demo_compute compute;
     demo_buffer world, nodes, triangles, materials, lights, sums, back;
+    uint32_t each; /* samples of a dispatch */
 } renderer;
 
 /* --- Options --- */
@@ -78,7 +80,8 @@ static bool read_options(int argc, char **argv, options *o)
         uint32_t *value, least, most;
     } numbers[] = {{"--first", &o->first, 0, 99999999},    {"--count", &o->count, 1, 1000000}, {"--width", &o->width, 16, 4096},
                    {"--height", &o->height, 16, 4096},     {"--reference", &o->reference, 1, 1000000},
-                   {"--length", &o->length, 1, 10000},     {"--bounces", &o->bounces, 1, 32}};
+                   {"--length", &o->length, 1, 10000},     {"--bounces", &o->bounces, 1, 32},
+                   {"--seconds", &o->seconds, 1, 1000000}};
 
     for (int i = 1; i < argc; i += 2) {
         bool known = false, right = true;
@@ -126,8 +129,10 @@ static bool open_renderer(renderer *r, const options *o)
     const VkDescriptorType storage = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, types[6] = {storage, storage, storage, storage, storage, storage};
     const uint64_t bytes = (uint64_t)o->width * o->height * TD_TRAIN_CHANNELS * sizeof(float);
 
-    return demo_engine_instance(&r->engine, NULL, 0, false) && demo_engine_device(&r->engine, VK_NULL_HANDLE) &&
-           demo_compute_create(&r->engine, shader, sizeof shader, types, 6, sizeof(struct td_train_push), NULL, 0, "path tracer", &r->compute) &&
+    if (!demo_engine_instance(&r->engine, NULL, 0, false) || !demo_engine_device(&r->engine, VK_NULL_HANDLE))
+        return false;
+    r->each = r->engine.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU ? 1 : EACH;
+    return demo_compute_create(&r->engine, shader, sizeof shader, types, 6, sizeof(struct td_train_push), NULL, 0, "path tracer", &r->compute) &&
            demo_buffer_create_near(&r->engine, bytes, VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT, "sums", &r->sums) &&
            demo_buffer_create(&r->engine, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "sums read back", &r->back);
 }
@@ -161,13 +166,13 @@ static void drop_world(renderer *r)
 /* Means over so many samples of a pixel, from a stream of their own: into r->back. */
 static bool render(renderer *r, const train_world *w, const options *o, uint32_t seed, uint32_t stream, uint32_t samples)
 {
-    struct td_train_push push = {.size = {o->width, o->height, 0, 0}, .random = {seed, stream, o->bounces, 0}};
+    struct td_train_push push = {.size = {o->width, o->height, 0, 0}, .random = {seed, stream, o->bounces, o->length > 0}};
     bool done = upload(r, &r->world, &w->head, sizeof w->head, "world");
 
-    for (uint32_t there = 0; there < samples && done; there += EACH) {
+    for (uint32_t there = 0; there < samples && done; there += r->each) {
         const demo_binding bindings[] = {{.buffer = &r->world}, {.buffer = &r->nodes}, {.buffer = &r->triangles},
                                          {.buffer = &r->materials}, {.buffer = &r->lights}, {.buffer = &r->sums}};
-        push.size[2] = samples - there < EACH ? samples - there : EACH;
+        push.size[2] = samples - there < r->each ? samples - there : r->each;
         push.size[3] = there;
         done = demo_once_begin(&r->engine);
         if (!done)
@@ -176,13 +181,15 @@ static bool render(renderer *r, const train_world *w, const options *o, uint32_t
         demo_memory_barrier(r->engine.once, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                             VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
                             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT);
-        if (there + EACH >= samples) {
+        if (there + r->each >= samples) {
             vkCmdCopyBuffer(r->engine.once, r->sums.buffer, r->back.buffer, 1, &(VkBufferCopy){0, 0, r->back.bytes});
             demo_memory_barrier(r->engine.once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
                                 VK_ACCESS_HOST_READ_BIT);
         }
         done = demo_once_end(&r->engine);
     }
+    if (!done) /* what was given up may yet run, on what is about to go */
+        vkDeviceWaitIdle(r->engine.device);
     demo_buffer_destroy(&r->engine, &r->world);
     for (uint64_t i = 0; i < r->back.bytes / sizeof(float) && done; i++)
         ((float *)r->back.host)[i] /= (float)samples;
@@ -208,7 +215,7 @@ static bool save(const renderer *r, const options *o, uint32_t scene, uint32_t c
     static const struct {
         const char *name;
         uint32_t first, count;
-    } parts[] = {{"color", TD_TRAIN_COLOR, 3}, {"albedo", TD_TRAIN_ALBEDO, 3}, {"normal", TD_TRAIN_NORMAL, 3}, {"depth", TD_TRAIN_DEPTH, 1}, {"motion", TD_TRAIN_MOTION, 2}};
+    } parts[] = {{"color", TD_TRAIN_COLOR, 3}, {"albedo", TD_TRAIN_ALBEDO, 3}, {"normal", TD_TRAIN_NORMAL, 3}, {"depth", TD_TRAIN_DEPTH, 1}, {"motion", TD_TRAIN_MOTION, 2}, {"valid", TD_TRAIN_VALID, 1}};
     enum { PARTS = sizeof parts / sizeof *parts };
     td_safetensors_item items[PARTS + 1];
     float *data[PARTS];
@@ -217,7 +224,7 @@ static bool save(const renderer *r, const options *o, uint32_t scene, uint32_t c
     bool done = true;
 
     for (uint32_t i = 0; i < PARTS; i++) {
-        if (parts[i].first == TD_TRAIN_MOTION && !o->length)
+        if (parts[i].first >= TD_TRAIN_MOTION && !o->length)
             continue;
         data[count] = channels_of(r, parts[i].first, parts[i].count);
         done = done && data[count];
@@ -241,7 +248,11 @@ static bool make_scene(renderer *r, const options *o, uint32_t scene)
     bool done = (train_world_make(scene, &world) || demo_fail("out of memory")) && load_world(r, &world);
 
     for (uint32_t copy = 0; copy < copies && done; copy++) {
-        if (o->length || copy == 0) {
+        if (o->length && copy) {
+            drop_world(r);
+            done = (train_world_move(&world, 1) || demo_fail("out of memory")) && load_world(r, &world);
+        }
+        if (done && (o->length || copy == 0)) {
             train_world_camera(&world, copy, o->width, o->height);
             free(reference);
             done = render(r, &world, o, scene, 1000 + copy, o->reference);
@@ -270,10 +281,11 @@ int main(int argc, char **argv)
     if (!read_options(argc, argv, &o))
         return 2;
     bool done = open_renderer(&r, &o);
-    for (uint32_t i = 0; i < o.count && done; i++)
-        done = make_scene(&r, &o, o.first + i);
+    uint32_t made = 0;
+    for (; made < o.count && done && (!o.seconds || td_now_ns() - begin < o.seconds * UINT64_C(1000000000)); made++)
+        done = make_scene(&r, &o, o.first + made);
     if (done)
-        printf("%" PRIu32 " scenes on %s in %.1f s\n", o.count, r.engine.properties.deviceName, (double)(td_now_ns() - begin) * 1e-9);
+        printf("%" PRIu32 " scenes on %s in %.1f s\n", made, r.engine.properties.deviceName, (double)(td_now_ns() - begin) * 1e-9);
     close_renderer(&r);
     return done ? 0 : 1;
 }

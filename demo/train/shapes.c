@@ -57,6 +57,7 @@ static void add(train_world *world, const train_shape_at *at, const vertex *a, c
     glm_vec3_copy(normals[0], to->normal0);
     glm_vec3_copy(normals[turned ? 2 : 1], to->normal1);
     glm_vec3_copy(normals[turned ? 1 : 2], to->normal2);
+    glm_vec3_copy(world->moving, to->velocity);
     to->of[0] = at->material;
 }
 

@@ -234,12 +234,16 @@ static void add_objects(maker *m, float reach_x, float reach_z)
     for (uint32_t i = 0; i < count; i++) {
         const float size = typical * between_log(m, 0.4f, 2);
         vec3 where = {between(m, -reach_x, reach_x), 0, between(m, -reach_z, reach_z)};
+        const bool moves = chance(m, 0.25f);
+        for (int axis = 0; axis < 3; axis++)
+            m->world->moving[axis] = moves ? between(m, -0.06f, 0.06f) * (axis == 1 ? 0.3f : 1.0f) : 0;
         if (chance(m, 0.15f)) /* in the air */
             where[1] = between(m, 0, 1.8f);
         where[1] += add_object(m, where, size);
         if (chance(m, 0.3f)) /* on top of it */
             add_object(m, where, 0.5f * size);
     }
+    memset(m->world->moving, 0, sizeof m->world->moving);
 }
 
 /* --- Light --- */
@@ -400,6 +404,13 @@ void train_world_free(train_world *world)
     memset(world, 0, sizeof *world);
 }
 
+bool train_world_move(train_world *w, uint32_t frames)
+{
+    for (uint32_t i = 0; i < w->triangle_count; i++)
+        glm_vec3_muladds(w->triangles[i].velocity, (float)frames, w->triangles[i].corner);
+    return train_bvh_build(w);
+}
+
 static void look(const train_world *w, float frame, float aspect, float *eye, float *right, float *up, float *forward)
 {
     glm_vec3_copy((float *)w->eye, eye);
@@ -417,6 +428,7 @@ void train_world_camera(train_world *w, uint32_t frame, uint32_t width, uint32_t
     struct td_train_world *h = &w->head;
     const float aspect = (float)width / (float)height;
 
+    h->counts[1] = frame;
     look(w, (float)frame, aspect, h->eye, h->right, h->up, h->forward);
     look(w, (float)frame - 1, aspect, h->eye_before, h->right_before, h->up_before, h->forward_before);
 }

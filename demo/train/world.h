@@ -22,12 +22,16 @@ typedef struct train_world {
     struct td_train_material materials[TRAIN_MATERIALS];
     uint32_t triangle_count, triangle_capacity, node_count, light_count, material_count;
     float eye[3], target[3], velocity[3], field; /* the camera's at frame 0; of a frame; tangent of half the field of view's height */
+    float moving[3]; /* of triangles that are added: metres a frame */
     bool no_memory;
 } train_world;
 
 /* The same for the same seed. False when memory is short; what there is of it is freed by train_world_free() all the same. */
 bool train_world_make(uint64_t seed, train_world *out);
 void train_world_free(train_world *world);
+
+/* Moves what moves by so many frames; false when memory is short. */
+bool train_world_move(train_world *world, uint32_t frames);
 
 /* The camera at a frame, and at the one before. */
 void train_world_camera(train_world *world, uint32_t frame, uint32_t width, uint32_t height);

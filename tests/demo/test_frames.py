@@ -59,6 +59,35 @@ class Frames(unittest.TestCase):
         self.assertEqual(frame["motion"].shape, (16, 24, 2))
         self.assertTrue(0 < np.abs(frame["motion"]).max() < 24)
         self.assertIn("reference", frame)
+        self.assertTrue(set(np.unique(frame["valid"])) <= {0, 1})
+        out = np.zeros((16, 24), bool)  # what was beyond the image was not seen
+        y, x = np.mgrid[:16, :24]
+        for at, motion, most in ((x, frame["motion"][..., 0], 24), (y, frame["motion"][..., 1], 16)):
+            out |= (at + 1 + motion < 0) | (at + motion > most)
+        self.assertFalse(frame["valid"][out].any())
+
+    def test_motion(self):
+        """Where motion leads there was the same surface: over some scenes, as things and the camera move, more so than at the same pixel."""
+        run = self.make("path", "--length", "2", "--reference", "1", "--count", "3", "--width", "256", "--height", "128", "--bounces", "1")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        errors, seen = np.zeros(2), []
+        for scene in range(3):
+            then, now = self.load("path", scene, 0), self.load("path", scene, 1)
+            y, x = np.mgrid[:128, :256]
+            at = [np.clip(np.rint(a + now["motion"][..., i]).astype(int), 0, n - 1) for a, i, n in ((y, 1, 128), (x, 0, 256))]
+            valid = now["valid"][..., 0] > 0
+            seen.append(valid.mean())
+            for i, there in enumerate((then["albedo"][at[0], at[1]], then["albedo"])):
+                errors[i] += np.abs(there - now["albedo"])[valid].sum()
+        self.assertLess(errors[0], 0.95 * errors[1])
+        self.assertTrue(0.6 < min(seen) and max(seen) <= 1 and min(seen) < 1, seen)
+
+    def test_seconds(self):
+        run = self.make("long", "--count", "1000000", "--reference", "1", "--samples", "1", "--seconds", "1")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        made = int(run.stdout.split()[0])
+        self.assertTrue(1 <= made < 1000)
+        self.assertEqual(made, len(list(self.folder.iterdir())))
 
     def test_refusals(self):
         for words, *args in (("--out is missing", "--count", "1"), ("unknown option", "--out", "x", "--size", "1"), ("has no value", "--out"),
