@@ -134,12 +134,15 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     for name, default in (("first", 0), ("count", 1), ("width", 480), ("height", 270), ("samples", 1), ("reference", 1024), ("copies", 1)):
         parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--half", action="store_true", help="tensors in F16, in half of the bytes: for carrying them about")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     for seed in range(a.first, a.first + a.count):
         for copy, tensors in frames(seed, a.width, a.height, a.samples, a.reference, a.copies):
             path = a.out / f"foreign.{seed:04}.{copy:02}.safetensors"
-            save_file({k: np.ascontiguousarray(v, np.float32) for k, v in tensors.items()}, path)
+            if a.half:
+                tensors = {k: np.clip(v, -65504, 65504).astype(np.float16) for k, v in tensors.items()}
+            save_file({k: np.ascontiguousarray(v, v.dtype if a.half else np.float32) for k, v in tensors.items()}, path)
 
 
 if __name__ == "__main__":

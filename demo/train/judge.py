@@ -54,10 +54,14 @@ class Judge:
 
     def oidn(self, frame, quality, light):
         """Of radiance, or of light: radiance divided by albedo."""
-        images = {name: np.nan_to_num(np.ascontiguousarray(frame[name], np.float32), posinf=0, neginf=0) for name in ("color", "albedo", "normal")}
+        images = {name: np.nan_to_num(np.ascontiguousarray(frame[name], np.float32), posinf=0, neginf=0)
+                  for name in ("color", "albedo", "normal") if name in frame}
+        color = images.pop("color")
+        if "albedo" not in images:
+            return pyoidn.denoise(color, hdr=True, quality=quality)
         dark = images["albedo"].max(-1, keepdims=True) < 0.02
         albedo = np.where(dark, 1, np.maximum(images["albedo"], 0.02)) if light else np.float32(1)
-        out = pyoidn.denoise(np.ascontiguousarray(images["color"] / albedo, np.float32), albedo=images["albedo"], normal=images["normal"], hdr=True, quality=quality)
+        out = pyoidn.denoise(np.ascontiguousarray(color / albedo, np.float32), **images, hdr=True, quality=quality)
         return out * albedo
 
     def frame(self, path):

@@ -1,0 +1,125 @@
+#!/bin/sh
+# One run of the training, of at most so many minutes: makes frames, trains on, exports. Five of them make the weights.
+# SPDX-License-Identifier: Apache-2.0
+set -eu
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+root=$(CDPATH='' cd -- "$here/../.." && pwd -P)
+
+usage() {
+    cat <<'END'
+usage: sh demo/train/run.sh --run K [options]
+
+Run K of --runs: renders frames of its own, from scene K * 1000000 on, trains CHECKPOINT on them from where the run before left it,
+and writes to the folder of --out: denoise.pt, denoise.safetensors, train.jsonl, frames.txt, and, with --held-out, judged.txt.
+Nothing but these need be kept from run to run. It needs no display, no network and no compiler: build/tandem-frames and
+build/tandem may come from elsewhere. Each run ends by --minutes, whatever is done by then.
+
+  --run K          0 to --runs - 1
+  --runs N         of all; default 5: the rate falls to 0 by the end of the last
+  --minutes M      of a run; default 9
+  --checkpoint F   that the run before left; default: denoise.pt in --out
+  --out DIR        default: train-out
+  --frames DIR     where frames go, some 5 MB a scene; default: a folder that is deleted. What is there already is trained on, too
+  --render-share P percent of a run that is spent on frames; default 20
+  --held-out DIR   frames of another renderer, as foreign.py makes them, that are only judged by
+  --build DIR      default: build
+  --python P       one that has torch, numpy and safetensors; default: python3
+  --size WxH       of frames; default 320x192
+  --reference N    samples of references; default 512
+  --options O      further ones of denoise.py, as one word: '--widths 32,48,64'
+END
+}
+
+die() {
+    printf '%s\n' "run.sh: $*" >&2
+    exit 1
+}
+
+start=$(date +%s)
+run='' runs=5 minutes=9 checkpoint='' out=train-out frames='' share=20 held_out='' build=$root/build python=python3 size=320x192
+reference=512 options=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    esac
+    [ $# -ge 2 ] || die "$1 needs a value; see --help"
+    case $1 in
+    --run) run=$2 ;;
+    --runs) runs=$2 ;;
+    --minutes) minutes=$2 ;;
+    --checkpoint) checkpoint=$2 ;;
+    --out) out=$2 ;;
+    --frames) frames=$2 ;;
+    --render-share) share=$2 ;;
+    --held-out) held_out=$2 ;;
+    --build) build=$2 ;;
+    --python) python=$2 ;;
+    --size) size=$2 ;;
+    --reference) reference=$2 ;;
+    --options) options=$2 ;;
+    *) die "unknown option $1; see --help" ;;
+    esac
+    shift 2
+done
+for value in "$run" "$runs" "$minutes" "$share" "$reference"; do
+    case $value in
+    '' | *[!0-9]* | ?????*) die "--run, --runs, --minutes, --render-share and --reference must be numbers; \"$value\" is none" ;;
+    esac
+done
+[ "$run" -lt "$runs" ] || die "--run $run: must be less than --runs, $runs"
+[ "$minutes" -gt 0 ] || die "--minutes $minutes: must be at least 1"
+[ "$share" -lt 90 ] || die "--render-share $share: must be less than 90"
+case $size in
+*[!0-9x]* | *x*x* | x* | *x) die "--size $size: must be as 320x192" ;;
+*x*) ;;
+*) die "--size $size: must be as 320x192" ;;
+esac
+for program in tandem tandem-frames; do
+    [ -x "$build/$program" ] || die "--build $build: has no $program"
+done
+[ -z "$held_out" ] || [ -d "$held_out" ] || die "--held-out $held_out: no such folder"
+"$python" -c 'import torch, numpy, safetensors' || die "--python $python: lacks torch, numpy or safetensors"
+end=$((start + 60 * minutes))
+mkdir -p "$out"
+if [ -z "$frames" ]; then
+    frames=$(mktemp -d)
+    trap 'rm -rf "$frames"' EXIT
+    trap 'exit 130' INT TERM
+fi
+mkdir -p "$frames"
+[ -z "$checkpoint" ] || [ "$checkpoint" -ef "$out/denoise.pt" ] || cp "$checkpoint" "$out/denoise.pt"
+[ "$run" -eq 0 ] || [ -f "$out/denoise.pt" ] || die "--run $run goes on from a checkpoint: --checkpoint, or $out/denoise.pt"
+
+# The driver's own description, where a container mounts it aside.
+aside=/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json
+[ -n "${VK_DRIVER_FILES-}" ] || [ ! -f "$aside" ] || export VK_DRIVER_FILES="$aside"
+
+# Half of the time for paths, half for copies of one frame: scenes differ. A reference costs the most by far, so a path has four.
+width=${size%x*} height=${size#*x} first=$((run * 1000000)) each=$((60 * minutes * share / 200))
+for kind in still path; do
+    more='--samples 1,1,2,4,8'
+    [ "$kind" = still ] || more='--length 4'
+    # shellcheck disable=SC2086
+    "$build/tandem-frames" --out "$frames" --name $kind --first $first --count 100000 --seconds $((each > 0 ? each : 1)) \
+        --width "$width" --height "$height" --reference "$reference" $more >>"$out/frames.txt" ||
+        die "no frames were made"
+    first=$((first + 500000))
+done
+tail -n 2 "$out/frames.txt"
+
+judging=15
+[ -z "$held_out" ] || judging=$((6 * minutes))
+# shellcheck disable=SC2086
+"$python" "$here/denoise.py" "$out/denoise.pt" --frames "$frames" ${held_out:+--held-out "$held_out"} --log "$out/train.jsonl" \
+    --until $((end - judging)) --total-minutes "$(awk "BEGIN { print $runs * ($minutes * (1 - $share / 100) - 0.4) }")" $options
+"$python" "$here/export.py" "$out/denoise.pt" "$out/denoise.safetensors"
+if [ -n "$held_out" ]; then
+    left=$((end - $(date +%s)))
+    timeout $((left > 5 ? left : 5)) "$python" "$here/judge.py" "$build/tandem" "$held_out" --model "$out/denoise.safetensors" \
+        >"$out/judged.txt" || printf '%s\n' "not all was judged in time" >>"$out/judged.txt"
+    cat "$out/judged.txt"
+fi
+printf '%s\n' "run $run of $runs: $(($(date +%s) - start)) s -> $out"
