@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/demodulate/demodulate.h"
 
-enum { TILE = TD_DEMODULATE_TILE, CHANNELS = TD_DEMODULATE_CHANNELS / 4 };
+enum { TILE = TD_DEMODULATE_TILE, CHANNELS = TD_DEMODULATE_MOST_CHANNELS };
 
 /* Which pixels a block is for. */
 typedef struct tile {
@@ -110,6 +110,13 @@ static void compute(const td_params_demodulate *p, int64_t batch, int64_t y, int
     channels[9] = depth > 0 ? depth / (depth + far) : 0;
     channels[10] = there;
     channels[11] = emits;
+    if (p->history) {
+        const float *history = p->history + td_row_at(&p->history_at, batch, y, x);
+        for (int c = 0; c < 4; c++) {
+            const float value = isfinite(history[c]) && history[c] > 0 ? history[c] : 0;
+            channels[12 + c] = c < 3 ? log1pf(exposure * value) : value / (1 + value);
+        }
+    }
 }
 
 void td_cpu_demodulate(const void *params, const td_block *at)
@@ -121,11 +128,13 @@ void td_cpu_demodulate(const void *params, const td_block *at)
 
     for (uint32_t r = 0; r < t.rows && td_block_goes_on(at); r += 2)
         for (uint32_t c = 0; c < t.columns; c += 2) {
-            float channels[4][CHANNELS] = {0};
+            float channels[4][CHANNELS] = {{0}}, token[4 * CHANNELS];
             for (uint32_t i = 0; i < 4; i++)
                 if (r + i / 2 < t.rows && c + i % 2 < t.columns)
                     compute(p, t.batch, t.top + r + i / 2, t.left + c + i % 2, exposure, far, channels[i]);
-            td_from_floats(p->tokens, TANDEM_DTYPE_F16, td_row_at(&p->tokens_at, t.batch, (t.top + r) / 2, (t.left + c) / 2), channels[0],
-                           4 * CHANNELS);
+            for (uint32_t i = 0; i < 4; i++)
+                memcpy(token + i * p->channels, channels[i], p->channels * sizeof *token);
+            td_from_floats(p->tokens, TANDEM_DTYPE_F16, td_row_at(&p->tokens_at, t.batch, (t.top + r) / 2, (t.left + c) / 2), token,
+                           4 * p->channels);
         }
 }

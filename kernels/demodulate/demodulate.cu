@@ -10,7 +10,7 @@
 
 namespace td {
 
-constexpr int demodulate_channels = int(TD_DEMODULATE_CHANNELS) / 4;
+constexpr int demodulate_channels = int(TD_DEMODULATE_MOST_CHANNELS);
 
 __device__ __forceinline__ float demodulate_element(const void *from, uint32_t dtype, int64_t at)
 {
@@ -169,10 +169,21 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
         channels[9] = depth[0] > 0 ? depth[0] / (depth[0] + far) : 0.0f;
         channels[10] = there ? 1.0f : 0.0f;
         channels[11] = emits ? 1.0f : 0.0f;
+        if (p.history) {
+            const float *history = p.history + td::row_at(p.history_at, pixel.batch, pixel.y, pixel.x);
+
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const float value = td::is_finite(history[c]) && history[c] > 0 ? history[c] : 0.0f;
+
+                channels[12 + c] = c < 3 ? log1pf(exposure * value) : value / (1.0f + value);
+            }
+        }
     }
     __half *token = static_cast<__half *>(p.tokens) + td::row_at(p.tokens_at, pixel.batch, pixel.y / 2, pixel.x / 2) +
-                    (pixel.y % 2 * 2 + pixel.x % 2) * td::demodulate_channels;
+                    (pixel.y % 2 * 2 + pixel.x % 2) * int(p.channels);
 #pragma unroll
     for (int c = 0; c < td::demodulate_channels; c++)
-        token[c] = __float2half_rn(channels[c]);
+        if (c < int(p.channels))
+            token[c] = __float2half_rn(channels[c]);
 }

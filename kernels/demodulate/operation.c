@@ -8,8 +8,14 @@
 #include "kernels/commit.h"
 #include "kernels/demodulate/demodulate.h"
 
-enum { COLOR, ALBEDO, NORMAL, DEPTH, LIGHT, MODULATION, TOKENS, VIEWS };
+enum { COLOR, ALBEDO, NORMAL, DEPTH, LIGHT, MODULATION, TOKENS, HISTORY, VIEWS };
 #define AT(member) offsetof(td_params_demodulate, member)
+
+/* Of a pixel, in tokens. */
+static uint32_t channels_of(const tandem_demodulate *d)
+{
+    return d->history.dtype == TANDEM_DTYPE_NONE ? TD_DEMODULATE_CHANNELS : TD_DEMODULATE_MOST_CHANNELS;
+}
 
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 {
@@ -18,7 +24,7 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     shape[0] = d->batch;
     shape[1] = view == TOKENS ? d->height / 2 + d->height % 2 : d->height;
     shape[2] = view == TOKENS ? d->width / 2 + d->width % 2 : d->width;
-    shape[3] = view == TOKENS ? TD_DEMODULATE_CHANNELS : view == LIGHT ? 4 : view == DEPTH ? 1 : 3;
+    shape[3] = view == TOKENS ? 4 * channels_of(d) : view == LIGHT || view == HISTORY ? 4 : view == DEPTH ? 1 : 3;
 }
 
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
@@ -53,6 +59,7 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
                                          .albedo_at = td_strides_of(&d->albedo),
                                          .normal_at = td_strides_of(&d->normal),
                                          .depth_at = td_strides_of(&d->depth),
+                                         .history_at = td_strides_of(&d->history),
                                          .light_at = outputs[0].at,
                                          .modulation_at = outputs[1].at,
                                          .tokens_at = outputs[2].at,
@@ -63,7 +70,8 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
                                          .color_dtype = (uint8_t)d->color.dtype,
                                          .albedo_dtype = (uint8_t)d->albedo.dtype,
                                          .normal_dtype = (uint8_t)d->normal.dtype,
-                                         .depth_dtype = (uint8_t)d->depth.dtype};
+                                         .depth_dtype = (uint8_t)d->depth.dtype,
+                                         .channels = channels_of(d)};
     const unsigned __int128 grid = (unsigned __int128)d->batch * params.rows * params.columns;
     const td_place of_tiles = td_build_take(&at, true, grid * sizeof(td_demodulate_sums));
     const td_place of_all = td_build_take(&at, true, (unsigned __int128)d->batch * sizeof(td_demodulate_sums));
@@ -88,6 +96,7 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
     td_build_view(&at, record, TD_READ, AT(albedo), ALBEDO);
     td_build_view(&at, record, TD_READ, AT(normal), NORMAL);
     td_build_view(&at, record, TD_READ, AT(depth), DEPTH);
+    td_build_view(&at, record, TD_READ, AT(history), HISTORY);
     td_build_scratch(&at, record, TD_READ, AT(all), of_all);
     td_build_write(&at, record, AT(light), &outputs[0]);
     td_build_write(&at, record, AT(modulation), &outputs[1]);
@@ -110,7 +119,8 @@ const td_operation td_operation_demodulate = {
     .layout = {.name = "demodulate",
                .number = TANDEM_OPERATION_DEMODULATE,
                .bytes = sizeof(tandem_demodulate),
-               .version = 1,
+               .version = 2,
+               .older = (const uint32_t[]){offsetof(tandem_demodulate, history)},
                .view_count = VIEWS,
                .views = {[COLOR] = VIEW(color, false, false),
                          [ALBEDO] = VIEW(albedo, false, true),
@@ -118,7 +128,8 @@ const td_operation td_operation_demodulate = {
                          [DEPTH] = VIEW(depth, false, true),
                          [LIGHT] = VIEW(light, true, false),
                          [MODULATION] = VIEW(modulation, true, false),
-                         [TOKENS] = VIEW(tokens, true, false)},
+                         [TOKENS] = VIEW(tokens, true, false),
+                         [HISTORY] = VIEW(history, false, true)},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(height), NUMBER(width)},
     .precision_at = TD_NO_PRECISION,

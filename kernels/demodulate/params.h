@@ -9,7 +9,8 @@
 
 #define TD_DEMODULATE_TILE 16u /* pixels a side, on the GPU a thread each */
 #define TD_DEMODULATE_THREADS (TD_DEMODULATE_TILE * TD_DEMODULATE_TILE)
-#define TD_DEMODULATE_CHANNELS 48u
+#define TD_DEMODULATE_CHANNELS 12u /* of a pixel, and with history */
+#define TD_DEMODULATE_MOST_CHANNELS 16u
 #define TD_DEMODULATE_LEAST 1e-8f /* what has a logarithm that counts */
 #define TD_DEMODULATE_DARK 0.02f  /* the least albedo that light is divided by */
 
@@ -21,13 +22,14 @@ typedef struct td_demodulate_sums {
 typedef struct td_params_demodulate {
     const uint32_t *cancel;
     const void *color, *albedo, *normal, *depth; /* those not there: NULL */
+    const float *history;                        /* or NULL */
     float *light, *modulation;
     void *tokens;
     td_demodulate_sums *tiles, *all; /* [batch][rows * columns], [batch] */
-    td_strides color_at, albedo_at, normal_at, depth_at, light_at, modulation_at, tokens_at;
+    td_strides color_at, albedo_at, normal_at, depth_at, history_at, light_at, modulation_at, tokens_at;
     uint32_t height, width, columns, rows; /* columns, rows: tiles */
     uint8_t color_dtype, albedo_dtype, normal_dtype, depth_dtype; /* F16 or F32 */
-    uint32_t reserved;
+    uint32_t channels; /* of a pixel, in tokens */
 } td_params_demodulate;
 /* demodulate_tiles: the sums of a tile. Grid x: (batch * rows + row) * columns + column.
  * demodulate_all: of all tiles. Grid x: batch.

@@ -119,10 +119,29 @@ template <int Dim> __device__ __forceinline__ void gather_block(const td_params_
         for (int i = 0; i < 8; i++)
             q[d + i] = eight[i];
     }
+    /* Beside those of its neighbours: its own pixel's of frames before. */
+    float4 before = {0.0f, 0.0f, 0.0f, 0.0f};
+    float before_score = 0.0f;
+    if (p.k_before) {
+        before = *reinterpret_cast<const float4 *>(p.v_before + row_at(p.v_before_at, batch, row + y, column + x));
+        before.w = before.w > 0 ? before.w : 0.0f;
+        before_score = p.bias ? p.bias[taps * taps + coarse_taps * coarse_taps] : 0.0f;
+#pragma unroll
+        for (int d = 0; d < Dim; d += 8) {
+            float eight[8];
+
+            load8(eight, static_cast<const __half *>(p.k_before) + row_at(p.k_before_at, batch, row + y, column + x) + d, true);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                before_score += q[d + i] * eight[i];
+        }
+    }
     const auto both = [&](auto f) {
         gather_window(fine, q, y * step, x * step, taps, height, width, p.bias, f);
         if (coarse_taps)
             gather_window(coarse, q, y / 2, x / 2, coarse_taps, coarse_height, coarse_width, p.bias ? p.bias + taps * taps : nullptr, f);
+        if (before.w > 0)
+            f(before_score, before);
     };
     both([&](float score, const float4 &) { most = fmaxf(most, score); });
     both([&](float score, const float4 &value) {
@@ -138,7 +157,7 @@ template <int Dim> __device__ __forceinline__ void gather_block(const td_params_
     for (int c = 0; c < 3; c++)
         o[c] = sums[3] > 0 ? sums[c] / sums[3] : 0.0f;
     if (p.channels == 4)
-        o[3] = sums[3] > 0 ? 1.0f : 0.0f;
+        o[3] = (sums[3] > 0 ? 1.0f : 0.0f) + before.w;
 }
 
 } // namespace td

@@ -8,7 +8,7 @@
 #include "kernels/commit.h"
 #include "kernels/gather/gather.h"
 
-enum { Q, K, V, FACTOR, K_COARSE, V_COARSE, BIAS, O, VIEWS };
+enum { Q, K, V, FACTOR, K_COARSE, V_COARSE, BIAS, O, K_BEFORE, V_BEFORE, VIEWS };
 #define AT(member) offsetof(td_params_gather, member)
 
 static uint32_t half(uint32_t length)
@@ -27,6 +27,12 @@ static uint32_t coarse_taps_of(const tandem_gather *g)
     return g->k_coarse.dtype == TANDEM_DTYPE_NONE ? 0 : 2 * g->coarse_radius + 1;
 }
 
+/* All keys of a query. */
+static uint32_t keys_of(const tandem_gather *g)
+{
+    return taps_of(g) * taps_of(g) + coarse_taps_of(g) * coarse_taps_of(g) + (g->k_before.dtype != TANDEM_DTYPE_NONE);
+}
+
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 {
     const tandem_gather *g = &op->gather;
@@ -35,10 +41,10 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     shape[0] = g->batch;
     shape[1] = smaller ? half(g->height) : g->height;
     shape[2] = smaller ? half(g->width) : g->width;
-    shape[3] = view == V || view == V_COARSE ? 4 : view == FACTOR ? 3 : view == O ? g->channels : g->dim;
+    shape[3] = view == V || view == V_COARSE || view == V_BEFORE ? 4 : view == FACTOR ? 3 : view == O ? g->channels : g->dim;
     if (view == BIAS) {
         shape[0] = shape[1] = shape[2] = 1;
-        shape[3] = taps_of(g) * taps_of(g) + coarse_taps_of(g) * coarse_taps_of(g);
+        shape[3] = keys_of(g);
     }
 }
 
@@ -59,6 +65,10 @@ static tandem_status check_numbers(const tandem_gather *g, char *why, size_t why
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "gather.channels is %" PRIu32 "; it must be 3 or 4", g->channels);
     if (status == TANDEM_OK && !g->k_coarse.dtype != !g->v_coarse.dtype)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "gather.k_coarse and v_coarse must both be there, or neither");
+    if (status == TANDEM_OK && !g->k_before.dtype != !g->v_before.dtype)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "gather.k_before and v_before must both be there, or neither");
+    if (status == TANDEM_OK && g->k_before.dtype && g->step == 2)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "gather.step is 2, and k_before is there: it goes with 1");
     if (status == TANDEM_OK && g->k_coarse.dtype && g->step == 2)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "gather.step is 2, and k_coarse is there: it goes with 1");
     if (status == TANDEM_OK && (g->reserved[0] || g->reserved[1]))
@@ -72,7 +82,7 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     tandem_status status = check_numbers(&op->gather, why, why_bytes);
 
     for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++) {
-        const bool is_key = i == Q || i == K || i == K_COARSE, is_value = i == V || i == V_COARSE;
+        const bool is_key = i == Q || i == K || i == K_COARSE || i == K_BEFORE, is_value = i == V || i == V_COARSE || i == V_BEFORE;
         const int64_t multiple = is_key ? 8 : 4;
         const tandem_view *view = td_view_in(layout, op, i);
         status = td_check_view(layout, op, i, TD_DTYPES(is_key ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32), why, why_bytes);
@@ -112,6 +122,8 @@ static tandem_status plan_gather(const tandem_operands *op, const td_target *tar
                                      .v_at = td_strides_of(&g->v),
                                      .k_coarse_at = td_strides_of(&g->k_coarse),
                                      .v_coarse_at = td_strides_of(&g->v_coarse),
+                                     .k_before_at = td_strides_of(&g->k_before),
+                                     .v_before_at = td_strides_of(&g->v_before),
                                      .factor_at = td_strides_of(&g->factor),
                                      .o_at = o.at,
                                      .height = g->height,
@@ -137,6 +149,8 @@ static tandem_status plan_gather(const tandem_operands *op, const td_target *tar
     td_build_view(&at, record, TD_READ, AT(factor), FACTOR);
     td_build_view(&at, record, TD_READ, AT(k_coarse), K_COARSE);
     td_build_view(&at, record, TD_READ, AT(v_coarse), V_COARSE);
+    td_build_view(&at, record, TD_READ, AT(k_before), K_BEFORE);
+    td_build_view(&at, record, TD_READ, AT(v_before), V_BEFORE);
     td_build_view(&at, record, TD_READ, AT(bias), BIAS);
     td_build_write(&at, record, AT(o), &o);
     td_build_outputs(&at, target, layout, op, &o, 1);
@@ -150,7 +164,7 @@ static td_cost cost(const tandem_operands *op, uint32_t position)
 
     (void)position;
     shape(op, O, of);
-    const double queries = (double)of[0] * of[1] * of[2], keys = taps_of(g) * taps_of(g) + coarse_taps_of(g) * coarse_taps_of(g);
+    const double queries = (double)of[0] * of[1] * of[2], keys = keys_of(g);
     return (td_cost){2e-6 * queries * keys * (g->dim + 4), 1e-6 * queries * keys * (4 * g->dim + 60)};
 }
 
@@ -160,7 +174,8 @@ const td_operation td_operation_gather = {
     .layout = {.name = "gather",
                .number = TANDEM_OPERATION_GATHER,
                .bytes = sizeof(tandem_gather),
-               .version = 1,
+               .version = 2,
+               .older = (const uint32_t[]){offsetof(tandem_gather, k_before)},
                .view_count = VIEWS,
                .views = {[Q] = VIEW(q, false, false),
                          [K] = VIEW(k, false, false),
@@ -169,7 +184,9 @@ const td_operation td_operation_gather = {
                          [K_COARSE] = VIEW(k_coarse, false, true),
                          [V_COARSE] = VIEW(v_coarse, false, true),
                          [BIAS] = VIEW(bias, false, true),
-                         [O] = VIEW(o, true, false)},
+                         [O] = VIEW(o, true, false),
+                         [K_BEFORE] = VIEW(k_before, false, true),
+                         [V_BEFORE] = VIEW(v_before, false, true)},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(height), NUMBER(width), NUMBER(dim), NUMBER(radius), NUMBER(coarse_radius), NUMBER(step),
                NUMBER(channels)},

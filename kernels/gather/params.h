@@ -15,10 +15,10 @@
 
 typedef struct td_params_gather {
     const uint32_t *cancel;
-    const void *q, *k, *k_coarse;                /* F16; k_coarse or NULL */
-    const float *v, *v_coarse, *factor, *bias;   /* factor, bias: or NULL */
+    const void *q, *k, *k_coarse, *k_before;                /* F16; k_coarse, k_before: or NULL */
+    const float *v, *v_coarse, *v_before, *factor, *bias;   /* factor, bias: or NULL */
     float *o;
-    td_strides q_at, k_at, v_at, k_coarse_at, v_coarse_at, factor_at, o_at;
+    td_strides q_at, k_at, v_at, k_coarse_at, v_coarse_at, k_before_at, v_before_at, factor_at, o_at;
     uint32_t height, width;         /* of k */
     uint32_t out_height, out_width; /* of q */
     uint32_t columns, rows;         /* of blocks */

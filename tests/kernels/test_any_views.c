@@ -285,6 +285,21 @@ static void random_gather(tandem_operands *operands, double left)
         op->k_coarse.dtype = TANDEM_DTYPE_F16;
         op->v_coarse.dtype = TANDEM_DTYPE_F32;
     }
+    if (op->step < 2 && one_in(2)) {
+        op->k_before.dtype = TANDEM_DTYPE_F16;
+        op->v_before.dtype = TANDEM_DTYPE_F32;
+    }
+}
+
+static void random_reproject(tandem_operands *operands, double left)
+{
+    tandem_reproject *op = &operands->reproject;
+    random_image(&op->batch, &op->height, &op->width, &left);
+    op->history.dtype = op->o.dtype = TANDEM_DTYPE_F32;
+    op->motion.dtype = one_in(2) ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32;
+    op->valid.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
+    op->normal.dtype = op->normal_before.dtype = one_in(2) ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_NONE;
+    op->depth.dtype = op->depth_before.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
 }
 
 static void random_demodulate(tandem_operands *operands, double left)
@@ -296,6 +311,7 @@ static void random_demodulate(tandem_operands *operands, double left)
     op->depth.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
     op->light.dtype = op->modulation.dtype = TANDEM_DTYPE_F32;
     op->tokens.dtype = TANDEM_DTYPE_F16;
+    op->history.dtype = one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
 }
 
 static const struct {
@@ -305,7 +321,7 @@ static const struct {
              {TANDEM_OPERATION_LINEAR, random_linear},       {TANDEM_OPERATION_EMBED, random_embed},
              {TANDEM_OPERATION_BINARY, random_binary},       {TANDEM_OPERATION_POOL, random_pool},
              {TANDEM_OPERATION_CONV, random_conv},           {TANDEM_OPERATION_GATHER, random_gather},
-             {TANDEM_OPERATION_DEMODULATE, random_demodulate}};
+             {TANDEM_OPERATION_DEMODULATE, random_demodulate}, {TANDEM_OPERATION_REPROJECT, random_reproject}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* --- What must be true of all that is legal --- */

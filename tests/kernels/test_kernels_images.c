@@ -1,4 +1,4 @@
-/* Operations of images, conv, gather and demodulate, against float64: on the CPU with each instruction set, by plans for a GPU there, and
+/* Operations of images, conv, gather, demodulate and reproject, against float64: on the CPU with each instruction set, by plans for a GPU there, and
  * on the emulated GPUs; refusals.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -17,6 +17,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/demodulate/demodulate.h"
 #include "kernels/gather/gather.h"
+#include "kernels/reproject/reproject.h"
 #include "tests/kernels/kernels_util.h"
 
 /* Runs it everywhere, where `check` looks at what it wrote, and that nothing else is written. Every `n`th by a plan that commits. */
@@ -160,7 +161,7 @@ static void test_conv_refusals(void **state)
 
 /* --- gather --- */
 
-enum { Q, K, V, FACTOR, K_COARSE, V_COARSE, GATHER_BIAS, O };
+enum { Q, K, V, FACTOR, K_COARSE, V_COARSE, GATHER_BIAS, O, K_BEFORE, V_BEFORE };
 
 static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
 {
@@ -184,6 +185,12 @@ static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
         put(&it, K_COARSE, TANDEM_DTYPE_F16, n / 3, 8 * n + 4);
         put(&it, V_COARSE, TANDEM_DTYPE_F32, n, 8 * n + 5);
     }
+    if (it.op.gather.step != 2 && n / 3 % 2) {
+        it.op.gather.k_before.dtype = TANDEM_DTYPE_F16;
+        it.op.gather.v_before.dtype = TANDEM_DTYPE_F32;
+        put(&it, K_BEFORE, TANDEM_DTYPE_F16, n / 2, 8 * n + 300);
+        put(&it, V_BEFORE, TANDEM_DTYPE_F32, n, 8 * n + 301);
+    }
     if (n % 5) {
         it.op.gather.bias.dtype = TANDEM_DTYPE_F32;
         put(&it, GATHER_BIAS, TANDEM_DTYPE_F32, 0, 8 * n + 6);
@@ -199,11 +206,11 @@ static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
     return it;
 }
 
-/* A key of a query: of k, or k_coarse. */
-static void add_key(const ku_case *it, bool is_coarse, uint32_t b, const uint32_t query[2], int64_t y, int64_t x, uint32_t tap, double most, double sums[5])
+/* A key of a query: of k, k_coarse, or k_before. */
+static void add_key(const ku_case *it, int of, uint32_t b, const uint32_t query[2], int64_t y, int64_t x, uint32_t tap, double most, double sums[5])
 {
     const tandem_gather *g = &it->op.gather;
-    const tu_tensor *k = &it->tensors[is_coarse ? K_COARSE : K], *v = &it->tensors[is_coarse ? V_COARSE : V], *factor = &it->tensors[FACTOR];
+    const tu_tensor *k = &it->tensors[of], *v = &it->tensors[of == K ? V : of == K_COARSE ? V_COARSE : V_BEFORE], *factor = &it->tensors[FACTOR];
     double score = it->tensors[GATHER_BIAS].data ? tu_get(&it->tensors[GATHER_BIAS], 0, 0, 0, tap) : 0;
 
     if (y < 0 || x < 0 || y >= k->heads || x >= k->rows)
@@ -212,7 +219,7 @@ static void add_key(const ku_case *it, bool is_coarse, uint32_t b, const uint32_
         score += tu_get(&it->tensors[Q], b, query[0], query[1], d) * tu_get(k, b, (uint32_t)y, (uint32_t)x, d);
     const double weight = exp(score - most) * fmax(tu_get(v, b, (uint32_t)y, (uint32_t)x, 3), 0);
     for (uint32_t c = 0; c < 3; c++)
-        sums[c] += weight * tu_get(v, b, (uint32_t)y, (uint32_t)x, c) * (factor->data && !is_coarse ? tu_get(factor, b, (uint32_t)y, (uint32_t)x, c) : 1);
+        sums[c] += weight * tu_get(v, b, (uint32_t)y, (uint32_t)x, c) * (factor->data && of == K ? tu_get(factor, b, (uint32_t)y, (uint32_t)x, c) : 1);
     sums[3] += weight;
     sums[4] = score > sums[4] ? score : sums[4];
 }
@@ -224,10 +231,12 @@ static void add_keys(const ku_case *it, uint32_t b, const uint32_t query[2], dou
     const uint32_t taps = step == 2 ? 2 * g->radius : 2 * g->radius + 1, coarse_taps = g->k_coarse.dtype ? 2 * g->coarse_radius + 1 : 0;
 
     for (uint32_t i = 0; i < taps * taps; i++)
-        add_key(it, false, b, query, query[0] * step - before + i / taps, query[1] * step - before + i % taps, i, most, sums);
+        add_key(it, K, b, query, query[0] * step - before + i / taps, query[1] * step - before + i % taps, i, most, sums);
     for (uint32_t i = 0; i < coarse_taps * coarse_taps; i++)
-        add_key(it, true, b, query, (int64_t)(query[0] / 2) - g->coarse_radius + i / coarse_taps, (int64_t)(query[1] / 2) - g->coarse_radius + i % coarse_taps,
+        add_key(it, K_COARSE, b, query, (int64_t)(query[0] / 2) - g->coarse_radius + i / coarse_taps, (int64_t)(query[1] / 2) - g->coarse_radius + i % coarse_taps,
                 taps * taps + i, most, sums);
+    if (it->tensors[K_BEFORE].data)
+        add_key(it, K_BEFORE, b, query, query[0], query[1], taps * taps + coarse_taps * coarse_taps, most, sums);
 }
 
 static void check_gather(const ku_case *it)
@@ -245,8 +254,9 @@ static void check_gather(const ku_case *it)
                     const double wanted = again[3] > 0 ? again[c] / again[3] : 0;
                     assert_true(fabs(tu_get(o, b, i, j, c) - wanted) <= 2e-5 * (1 + fabs(wanted)));
                 }
+                const double before = it->tensors[V_BEFORE].data ? fmax(tu_get(&it->tensors[V_BEFORE], b, i, j, 3), 0) : 0;
                 if (o->dim == 4)
-                    assert_true(tu_get(o, b, i, j, 3) == (again[3] > 0));
+                    assert_true(fabs(tu_get(o, b, i, j, 3) - (again[3] > 0) - before) <= 1e-6 * (1 + before));
             }
 }
 
@@ -278,6 +288,9 @@ static void test_gather_refusals(void **state)
     REFUSES("gather.coarse_radius is 2", op.gather.coarse_radius = 2);
     REFUSES("gather.channels is 5", op.gather.channels = 5);
     REFUSES("gather.k_coarse and v_coarse must both be there, or neither", op.gather.v_coarse.dtype = 0);
+    REFUSES("gather.k_before and v_before must both be there, or neither", op.gather.k_before.dtype = TANDEM_DTYPE_F16);
+    REFUSES("gather.step is 2, and k_before is there", op.gather.step = 2, op.gather.k_coarse.dtype = op.gather.v_coarse.dtype = 0,
+            op.gather.k_before.dtype = TANDEM_DTYPE_F16, op.gather.v_before.dtype = TANDEM_DTYPE_F32);
     REFUSES("gather.v.dtype is 1", op.gather.v.dtype = TANDEM_DTYPE_F16);
     REFUSES("gather.k: offset_bytes must be a multiple of 16, strides of 8", op.gather.k.offset_bytes = 2);
     REFUSES("gather.reserved is not 0", op.gather.reserved[0] = 1);
@@ -286,7 +299,7 @@ static void test_gather_refusals(void **state)
 
 /* --- demodulate --- */
 
-enum { COLOR, ALBEDO, NORMAL, DEPTH, LIGHT, MODULATION, TOKENS };
+enum { COLOR, ALBEDO, NORMAL, DEPTH, LIGHT, MODULATION, TOKENS, HISTORY };
 
 static ku_case make_demodulate(uint32_t n, uint32_t height, uint32_t width)
 {
@@ -297,6 +310,10 @@ static ku_case make_demodulate(uint32_t n, uint32_t height, uint32_t width)
     for (uint32_t view = ALBEDO; view <= DEPTH; view++)
         if (n % 4 != view)
             put(&it, view, dtype, n / 2, 9 * n + view);
+    if (n / 2 % 2) {
+        it.op.demodulate.history.dtype = TANDEM_DTYPE_F32;
+        put(&it, HISTORY, TANDEM_DTYPE_F32, n, 9 * n + 8);
+    }
     put(&it, LIGHT, TANDEM_DTYPE_F32, n / 2, 0);
     put(&it, MODULATION, TANDEM_DTYPE_F32, n / 3, 0);
     put(&it, TOKENS, TANDEM_DTYPE_F16, n, 0);
@@ -375,8 +392,8 @@ static void check_demodulate(const ku_case *it)
         measure(it, b, &exposure, &far);
         for (uint32_t y = 0; y < 2 * tokens->heads; y++)
             for (uint32_t x = 0; x < 2 * tokens->rows; x++) {
-                const uint32_t first = 12 * (y % 2 * 2 + x % 2);
-                double channels[12] = {0}, color[3], albedo[3];
+                const uint32_t count = it->tensors[HISTORY].data ? 16 : 12, first = count * (y % 2 * 2 + x % 2);
+                double channels[16] = {0}, color[3], albedo[3];
                 if (y < d->height && x < d->width) {
                     const bool there = read_color(it, b, y, x, color);
                     const double depth = read(it, DEPTH, b, y, x, 0, 0);
@@ -395,9 +412,13 @@ static void check_demodulate(const ku_case *it)
                     channels[9] = depth > 0 ? depth / (depth + far) : 0;
                     channels[10] = there;
                     channels[11] = emits;
+                    for (uint32_t c = 0; c < 4 && count == 16; c++) {
+                        const double value = fmax(read(it, HISTORY, b, y, x, c, 0), 0);
+                        channels[12 + c] = c < 3 ? log1p(exposure * value) : value / (1 + value);
+                    }
                     assert_true(tu_get(&it->tensors[LIGHT], b, y, x, 3) == there);
                 }
-                for (uint32_t c = 0; c < 12; c++)
+                for (uint32_t c = 0; c < count; c++)
                     near(tu_get(tokens, b, y / 2, x / 2, first + c), channels[c], 0x1.1p-11);
             }
     }
@@ -419,13 +440,150 @@ static void test_demodulate(void **state)
 
 static void test_demodulate_refusals(void **state)
 {
-    ku_case it = make_demodulate(5, 6, 7);
+    ku_case it = make_demodulate(7, 6, 7);
 
     (void)state;
     REFUSES("demodulate.batch is 0", op.demodulate.batch = 0);
     REFUSES("demodulate.color.dtype is 2", op.demodulate.color.dtype = TANDEM_DTYPE_BF16);
     REFUSES("demodulate.tokens.dtype is 3", op.demodulate.tokens.dtype = TANDEM_DTYPE_F32);
     REFUSES("demodulate.reserved is 1", op.demodulate.reserved = 1);
+    REFUSES("demodulate.history.dtype is 1", op.demodulate.history.dtype = TANDEM_DTYPE_F16);
+    ku_free(&it);
+}
+
+/* --- reproject --- */
+
+enum { BEFORE, MOTION, VALID, NOW_NORMAL, NOW_DEPTH, THEN_NORMAL, THEN_DEPTH, SEEN };
+
+/* Surfaces of either frame are one of four, so that none is nearly the same as another; some are none, or not finite. */
+static ku_case make_reproject(uint32_t n, uint32_t height, uint32_t width)
+{
+    const uint32_t dtype = n % 2 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16;
+    ku_case it = {.operation = &td_operation_reproject, .op.reproject = {.batch = 1 + n % 2, .height = height, .width = width}};
+
+    put(&it, BEFORE, TANDEM_DTYPE_F32, n, 7 * n);
+    put(&it, MOTION, dtype, n / 2, 7 * n + 1);
+    for (uint32_t view = VALID; view <= THEN_DEPTH; view++) {
+        const bool is_normal = view == NOW_NORMAL || view == THEN_NORMAL;
+        if (n & (view == VALID ? 4 : is_normal ? 8 : 2)) {
+            *td_view_of(&it.operation->layout, &it.op, view) = (tandem_view){.dtype = dtype};
+            put(&it, view, dtype, n / 3, 7 * n + view);
+        }
+    }
+    put(&it, SEEN, TANDEM_DTYPE_F32, n / 2, 0);
+    for (uint32_t view = BEFORE; view < SEEN; view++) {
+        tu_tensor *t = &it.tensors[view];
+        for (uint32_t i = 0; t->data && i < t->batch * t->heads * t->rows; i++) {
+            const uint32_t b = i / t->rows / t->heads, y = i / t->rows % t->heads, x = i % t->rows;
+            const uint32_t surface = (i * 2654435761u >> 20) % 4;
+            for (uint32_t c = 0; c < t->dim; c++) {
+                if (view == NOW_NORMAL || view == THEN_NORMAL)
+                    tu_set(t, b, y, x, c, surface == c ? 0.7 : 0);
+                if (view == NOW_DEPTH || view == THEN_DEPTH)
+                    tu_set(t, b, y, x, c, surface == 3 ? (view == NOW_DEPTH ? -1 : 0) : 1 << surface);
+                if (view == BEFORE && c == 3)
+                    tu_set(t, b, y, x, c, i % 5 ? 20.0 * (i % 7) : -3);
+                if (view == VALID)
+                    tu_set(t, b, y, x, c, i % 6 ? 1 : 0);
+                if (view == MOTION)
+                    tu_set(t, b, y, x, c, 2 * tu_get(t, b, y, x, c));
+                if ((i + c) % 37 == view + 1)
+                    tu_set(t, b, y, x, c, i % 2 ? (double)NAN : (double)INFINITY);
+            }
+        }
+    }
+    return it;
+}
+
+static bool is_same(const ku_case *it, uint32_t b, const uint32_t now[2], const uint32_t then[2])
+{
+    double both = 0, lengths[2] = {0}, depths[2] = {0};
+
+    for (uint32_t c = 0; c < 3; c++) {
+        const double p = read(it, NOW_NORMAL, b, now[0], now[1], c, 0), q = read(it, THEN_NORMAL, b, then[0], then[1], c, 0);
+        both += p * q, lengths[0] += p * p, lengths[1] += q * q;
+    }
+    depths[0] = fmax(read(it, NOW_DEPTH, b, now[0], now[1], 0, 0), 0);
+    depths[1] = fmax(read(it, THEN_DEPTH, b, then[0], then[1], 0, 0), 0);
+    return both >= 0.5 * sqrt(lengths[0] * lengths[1]) && fabs(depths[0] - depths[1]) <= 0.1 * depths[0];
+}
+
+static void reproject_one(const ku_case *it, uint32_t b, uint32_t y, uint32_t x, double out[4])
+{
+    const tu_tensor *before = &it->tensors[BEFORE];
+    const double across = tu_get(&it->tensors[MOTION], b, y, x, 0), along = tu_get(&it->tensors[MOTION], b, y, x, 1);
+    const double valid = it->tensors[VALID].data ? tu_get(&it->tensors[VALID], b, y, x, 0) : 1;
+    double sums[4] = {0};
+
+    memset(out, 0, 4 * sizeof *out);
+    if (!(valid > 0) || !isfinite(across) || !isfinite(along))
+        return;
+    for (int tap = 0; tap < 4; tap++) {
+        const double top = floor((double)y + along), left = floor((double)x + across);
+        const double row = top + tap / 2, column = left + tap % 2;
+        const double share = (1 - fabs((double)y + along - row)) * (1 - fabs((double)x + across - column));
+        if (row < 0 || column < 0 || row >= before->heads || column >= before->rows)
+            continue;
+        const uint32_t now[2] = {y, x}, then[2] = {(uint32_t)row, (uint32_t)column};
+        const double weight = tu_get(before, b, then[0], then[1], 3);
+        double light[3];
+        for (uint32_t c = 0; c < 3; c++)
+            light[c] = tu_get(before, b, then[0], then[1], c);
+        if (!(weight > 0) || !isfinite(light[0] + light[1] + light[2] + weight) || !is_same(it, b, now, then))
+            continue;
+        for (uint32_t c = 0; c < 3; c++)
+            sums[c] += light[c] * share * weight;
+        sums[3] += share * weight;
+    }
+    for (uint32_t c = 0; c < 3 && sums[3] > 0; c++)
+        out[c] = sums[c] / sums[3];
+    out[3] = fmin(sums[3], 32);
+}
+
+static void check_reproject(const ku_case *it)
+{
+    const tu_tensor *o = &it->tensors[SEEN];
+    uint32_t seen = 0;
+
+    for (uint32_t b = 0; b < o->batch; b++)
+        for (uint32_t y = 0; y < o->heads; y++)
+            for (uint32_t x = 0; x < o->rows; x++) {
+                double wanted[4];
+                reproject_one(it, b, y, x, wanted);
+                seen += wanted[3] > 0;
+                if (wanted[3] > 0 && wanted[3] < 1e-3) /* shares of next to nothing: differences of numbers near to each other */
+                    continue;
+                for (uint32_t c = 0; c < 4; c++)
+                    assert_true(fabs(tu_get(o, b, y, x, c) - wanted[c]) <= 1e-2 * (wanted[3] < 0.1) + 1e-4 * (1 + fabs(wanted[c])));
+            }
+    assert_true(seen > 0 || o->heads * o->rows < 60);
+}
+
+static void test_reproject(void **state)
+{
+    static const struct {
+        uint32_t height, width;
+    } sizes[] = {{1, 1}, {8, 32}, {9, 33}, {2, 70}, {31, 15}};
+
+    (void)state;
+    for (uint32_t n = 0; n < 16; n++) {
+        ku_case it = make_reproject(n, sizes[n % 5].height, sizes[n % 5].width);
+        run_everywhere(&it, n, check_reproject);
+        ku_free(&it);
+    }
+}
+
+static void test_reproject_refusals(void **state)
+{
+    ku_case it = make_reproject(14, 6, 7);
+
+    (void)state;
+    REFUSES("reproject.width is 0", op.reproject.width = 0);
+    REFUSES("reproject.history.dtype is 1", op.reproject.history.dtype = TANDEM_DTYPE_F16);
+    REFUSES("reproject.motion.dtype is 2", op.reproject.motion.dtype = TANDEM_DTYPE_BF16);
+    REFUSES("reproject.normal and normal_before must both be there, or neither", op.reproject.normal.dtype = 0);
+    REFUSES("reproject.depth and depth_before must both be there, or neither", op.reproject.depth_before.dtype = 0);
+    REFUSES("reproject.reserved is 1", op.reproject.reserved = 1);
     ku_free(&it);
 }
 
@@ -433,7 +591,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conv),   cmocka_unit_test(test_conv_refusals),   cmocka_unit_test(test_gather),
-        cmocka_unit_test(test_gather_refusals), cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_refusals)};
+        cmocka_unit_test(test_gather_refusals), cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_refusals),
+        cmocka_unit_test(test_reproject), cmocka_unit_test(test_reproject_refusals)};
 
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;

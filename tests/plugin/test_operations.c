@@ -177,6 +177,15 @@ static void demodulate(const operation *it, tandem_mem mem, tandem_operands *op)
     op->demodulate.tokens = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_F16, (IMAGE_ROWS + 1) / 2, (IMAGE_COLUMNS + 1) / 2, 48);
 }
 
+static void reproject(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    (void)it;
+    op->reproject = (tandem_reproject){.batch = 1, .height = IMAGE_ROWS, .width = IMAGE_COLUMNS};
+    op->reproject.history = image(mem, 0, TANDEM_DTYPE_F32, 4);
+    op->reproject.motion = image(mem, 4 * PIXELS * 4, TANDEM_DTYPE_F16, 2);
+    op->reproject.o = image(mem, OUT, TANDEM_DTYPE_F32, 4);
+}
+
 static void fill(void *data)
 {
     uint16_t *half = data;
@@ -232,6 +241,7 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_CONV, .make = conv, .elements = PIXELS * 40, .off = 2e-3f},
     {.number = TANDEM_OPERATION_GATHER, .make = gather, .elements = PIXELS * 4, .off = 1e-4f},
     {.number = TANDEM_OPERATION_DEMODULATE, .make = demodulate, .elements = PIXELS * 7, .off = 1e-4f},
+    {.number = TANDEM_OPERATION_REPROJECT, .make = reproject, .elements = PIXELS * 4, .off = 1e-4f},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
     {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
 #define CACHE(format, dim) \

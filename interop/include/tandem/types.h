@@ -472,8 +472,9 @@ typedef struct tandem_gather {
     tandem_view factor;   /* [batch, height, width, 3], F32: what v's values are multiplied by first; dtype NONE: 1 */
     tandem_view k_coarse; /* [batch, ceil(height / 2), ceil(width / 2), dim], F16; dtype NONE: none, nor v_coarse */
     tandem_view v_coarse; /* the same, 4, F32 */
-    tandem_view bias;     /* [1, 1, 1, keys of a query], F32: row after row, k's, then k_coarse's; dtype NONE: 0 */
-    tandem_view o;        /* as q, `channels`, F32: three values, and 1, or 0 where no key has a weight: all are 0 then */
+    tandem_view bias;     /* [1, 1, 1, keys of a query], F32: row after row, k's, then k_coarse's, k_before's; dtype NONE: 0 */
+    tandem_view o;        /* as q, `channels`, F32: three values, and 1, or 0 where no key has a weight: all are 0 then; the
+                             fourth is more by v_before's */
     uint32_t batch, height, width;
     uint32_t dim;           /* 8 or 16 */
     uint32_t radius;        /* 0 to 4, with step 2 from 1 on */
@@ -481,7 +482,10 @@ typedef struct tandem_gather {
     uint32_t step;          /* 1 or 2; 0: 1 */
     uint32_t channels;      /* 3 or 4 */
     uint32_t reserved[2];   /* 0 */
-} tandem_gather; /* q, k and k_coarse begin at multiples of 16 bytes, v and v_coarse too; strides of those are multiples of 8 and 4 */
+    tandem_view k_before; /* as q, with step 1: a key more of each query, at its own pixel, say of frames before; dtype NONE: none, nor
+                             v_before */
+    tandem_view v_before; /* the same, 4, F32; a weight below 0 counts as 0 */
+} tandem_gather; /* q and keys begin at multiples of 16 bytes, values too; strides of those are multiples of 8 and 4 */
 
 /* What a denoiser begins with: a path tracer's frame as light, which is radiance divided by albedo, and as a network's tokens, of
  * 2 x 2 pixels each. Radiance below 0 counts as 0. A pixel whose radiance is not finite is missing: its light is 0, and has no
@@ -490,7 +494,8 @@ typedef struct tandem_gather {
  * A token has 12 channels of each pixel, upper left, upper right, lower left, lower right, 0 where there is none: log(1 + exposure *
  * light), three; albedo, from 0 to 1; normal, from -1 to 1; depth / (depth + far); 1 if it is not missing; 1 if its albedo is less
  * than 0.02. 1 / exposure is the geometric mean, over tiles of 16 x 16 pixels, of their mean luminances, of those above 1e-8, `far` of
- * the depths above that; 1 where there is none. */
+ * the depths above that; 1 where there is none. With history a pixel has 16 channels: log(1 + exposure * history), three, and weight /
+ * (1 + weight), too. */
 typedef struct tandem_demodulate {
     tandem_view color;      /* [batch, height, width, 3], F16 or F32 */
     tandem_view albedo;     /* the same; dtype NONE: 1 */
@@ -498,10 +503,30 @@ typedef struct tandem_demodulate {
     tandem_view depth;      /* [batch, height, width, 1], F16 or F32; dtype NONE: 0 */
     tandem_view light;      /* [batch, height, width, 4], F32: light, and 1 or 0 */
     tandem_view modulation; /* [batch, height, width, 3], F32 */
-    tandem_view tokens;     /* [batch, ceil(height / 2), ceil(width / 2), 48], F16 */
+    tandem_view tokens;     /* [batch, ceil(height / 2), ceil(width / 2), 48, or 64 with history], F16 */
     uint32_t batch, height, width;
     uint32_t reserved; /* 0 */
+    tandem_view history; /* [batch, height, width, 4], F32: light of frames before and its weight, as tandem_reproject has them;
+                            what is below 0 or not finite is 0; dtype NONE: none */
 } tandem_demodulate;
+
+/* The frame before, as it is seen now. A pixel of o is the mean of the four of `history` around where it was, pixel + motion, each by
+ * its share and its weight, and their weights' sum, at most 32. Pixels do not count that are beyond the image, or whose weight is not
+ * above 0, or not finite, as a value; nor those of another surface: where normals are there, whose cosine is below 0.5, and where depths are, whose depth differs
+ * by more than a tenth of this one's. Normals and depths that are not finite are 0, depths below 0 too. All of it is 0 where nothing
+ * counts, where `valid` is not above 0, and where motion is not finite, or 1e6 and more. */
+typedef struct tandem_reproject {
+    tandem_view history;       /* [batch, height, width, 4], F32: three values, and a weight */
+    tandem_view motion;        /* [batch, height, width, 2], F16 or F32: across and down, in pixels */
+    tandem_view valid;         /* [batch, height, width, 1], F16 or F32; dtype NONE: 1 */
+    tandem_view normal;        /* [batch, height, width, 3], F16 or F32; dtype NONE: none, nor normal_before */
+    tandem_view depth;         /* [batch, height, width, 1], F16 or F32; dtype NONE: none, nor depth_before */
+    tandem_view normal_before; /* those of the frame before */
+    tandem_view depth_before;
+    tandem_view o;             /* as history */
+    uint32_t batch, height, width;
+    uint32_t reserved; /* 0 */
+} tandem_reproject;
 
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
@@ -516,6 +541,7 @@ typedef enum tandem_operation {
     TANDEM_OPERATION_CONV = 10,
     TANDEM_OPERATION_GATHER = 11,
     TANDEM_OPERATION_DEMODULATE = 12,
+    TANDEM_OPERATION_REPROJECT = 13,
     TANDEM_OPERATION_RUN = 64 /* a whole network: those above are the operations that it may have */
 } tandem_operation;
 
@@ -553,6 +579,7 @@ typedef union tandem_operands {
     tandem_conv conv;           /* TANDEM_OPERATION_CONV */
     tandem_gather gather;       /* TANDEM_OPERATION_GATHER */
     tandem_demodulate demodulate; /* TANDEM_OPERATION_DEMODULATE */
+    tandem_reproject reproject; /* TANDEM_OPERATION_REPROJECT */
     tandem_run run;             /* TANDEM_OPERATION_RUN */
 } tandem_operands;
 

@@ -11,7 +11,7 @@
 
 enum { LANES = TD_GATHER_WIDTH, HALF = TD_GATHER_CPU_HALF, STRIDE = 2 * HALF, PLANE = TD_GATHER_CPU_PLANE };
 enum { SPAN = 2 * LANES + 2 * TD_GATHER_RADIUS }; /* pixels of a row that sixteen queries may meet */
-enum { MOST_TAPS = (2 * TD_GATHER_RADIUS + 1) * (2 * TD_GATHER_RADIUS + 1) + 9 };
+enum { MOST_TAPS = (2 * TD_GATHER_RADIUS + 1) * (2 * TD_GATHER_RADIUS + 1) + 9 + 1 };
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #define ABSENT (-1e30f) /* added to a logit, it leaves nothing of it */
@@ -163,11 +163,43 @@ TD_INLINE void add(vec sums[4], const planes *of, uint32_t at, const vec *logits
     sums[3] += weight;
 }
 
+/* Of a row of queries their own pixels' of frames before: keys, values and what is there, as planes of a row each. */
+TD_INLINE planes planes_of_rows(float rows[TD_GATHER_DIM + 5][LANES])
+{
+    planes of = {.there = rows[TD_GATHER_DIM + 4]};
+
+    for (uint32_t d = 0; d < TD_GATHER_DIM; d++)
+        of.k[d] = rows[d];
+    for (int c = 0; c < 4; c++)
+        of.v[c] = rows[TD_GATHER_DIM + c];
+    return of;
+}
+
+TD_INLINE void load_before(const td_params_gather *p, float rows[TD_GATHER_DIM + 5][LANES], int64_t batch, int64_t row, int64_t column, uint32_t count,
+                           const uint32_t dim)
+{
+    memset(rows, 0, (TD_GATHER_DIM + 5) * sizeof *rows);
+    for (uint32_t i = 0; i < LANES; i++)
+        rows[TD_GATHER_DIM + 4][i] = ABSENT;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint16_t *halves = (const uint16_t *)p->k_before + td_row_at(&p->k_before_at, batch, row, column + i);
+        const float *values = p->v_before + td_row_at(&p->v_before_at, batch, row, column + i);
+        for (uint32_t d = 0; d < dim; d++)
+            rows[d][i] = td_from_f16(halves[d]);
+        for (int c = 0; c < 3; c++)
+            rows[TD_GATHER_DIM + c][i] = values[c];
+        rows[TD_GATHER_DIM + 3][i] = values[3] > 0 ? values[3] : 0;
+        rows[TD_GATHER_DIM + 4][i] = values[3] > 0 ? 0 : ABSENT;
+    }
+}
+
 TD_INLINE void compute_row(const td_params_gather *p, const tile *t, int64_t batch, int64_t first_row, uint32_t row, int64_t column, uint32_t count,
                            const uint32_t dim)
 {
     float together[LANES][TD_GATHER_DIM] = {0}, out[4][LANES];
     vec q[TD_GATHER_DIM], logits[MOST_TAPS], sums[4] = {{0}}, most = sums[0] + 2 * ABSENT;
+    float before[TD_GATHER_DIM + 5][LANES];
+    const planes own = planes_of_rows(before);
     const uint32_t fine = p->taps * p->taps, all = fine + p->coarse_taps * p->coarse_taps;
 
     for (uint32_t i = 0; i < count; i++) {
@@ -185,6 +217,12 @@ TD_INLINE void compute_row(const td_params_gather *p, const tile *t, int64_t bat
         score(&logits[tap], is_fine ? &t->fine : &t->coarse, at, dim, p->bias ? p->bias[tap] : 0, q);
         take_larger(&most, &logits[tap]);
     }
+    if (p->k_before) {
+        load_before(p, before, batch, first_row + row, column, count, dim);
+        score(&logits[all], &own, 0, dim, p->bias ? p->bias[all] : 0, q);
+        take_larger(&most, &logits[all]);
+        add(sums, &own, 0, &logits[all], &most); /* the largest is known now */
+    }
     for (uint32_t tap = 0; tap < fine; tap++)
         add(sums, &t->fine, fine_at(p, row, tap / p->taps, tap % p->taps), &logits[tap], &most);
     for (uint32_t tap = fine; tap < all; tap++)
@@ -195,7 +233,7 @@ TD_INLINE void compute_row(const td_params_gather *p, const tile *t, int64_t bat
         for (uint32_t c = 0; c < 3; c++)
             o[c] = out[3][i] > 0 ? out[c][i] / out[3][i] : 0;
         if (p->channels == 4)
-            o[3] = out[3][i] > 0;
+            o[3] = (out[3][i] > 0) + (p->k_before ? own.v[3][i] : 0);
     }
 }
 
