@@ -436,6 +436,10 @@ static tandem_status plan_node(maker *m, uint32_t at, tandem_operands *op)
     const td_graph_node *node = &m->graph->nodes[at];
     char why[WHY_BYTES] = "";
     tandem_status status = set_fields(m, at, op);
+    /* A view's shape may depend on which others are there, whichever comes first. */
+    for (uint32_t i = 0; i < node->view_count; i++)
+        td_view_of(&node->operation->layout, op, node->views[i].view)->dtype =
+            m->tensors[node->views[i].tensor].dtype;
     for (uint32_t i = 0; i < node->view_count && status == TANDEM_OK; i++)
         status = set_view(m, at, &node->views[i], op);
     if (status != TANDEM_OK)

@@ -34,7 +34,7 @@ def arguments():
     parser.add_argument("--until", type=float, default=0, help="of this run: until that time, in seconds since 1970")
     parser.add_argument("--crop", type=int, default=160)
     parser.add_argument("--batch", type=int, default=16, help="crops of a step")
-    parser.add_argument("--length", type=int, default=1, help="frames of a clip, in half of all steps; 1: no history")
+    parser.add_argument("--length", type=int, default=4, help="frames of a clip, in half of all steps; 1: no history")
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--widths", default="48,64,96", help="channels of the three levels")
     parser.add_argument("--seed", type=int, default=1)

@@ -63,6 +63,19 @@ def conv(graph, layer, name, x, level, channels, coarse=None, coarse_channels=0,
     return y
 
 
+HISTORY = (("motion", 2), ("valid", 1), ("normal_before", 3), ("depth_before", 1), ("history_before", 4))
+
+
+def add_reproject(graph):
+    """History: `history_before` is what `history` was after the frame before, of which normal_before and depth_before are."""
+    for name, channels in HISTORY:
+        graph.tensor(name, "F32", "height", "width", channels, role="input")
+    graph.tensor("history", "F32", "height", "width", 4, role="output")
+    graph.tensor("seen", "F32", "height", "width", 4)
+    graph.node("reproject", {"batch": 1, "height": "height", "width": "width"}, history="history_before", motion="motion", valid="valid",
+               normal="normal", depth="depth", normal_before="normal_before", depth_before="depth_before", o="seen")
+
+
 def head_view(head, part, level, dim, parts):
     """Channels of a head: the part-th of its queries and keys."""
     width = f"2 * {size_of(1)[1]}" if level == 0 else size_of(level)[1]
@@ -77,15 +90,17 @@ def graph_of(net):
     graph.tensor("out", "F32", "height", "width", 3, role="output")
     graph.tensor("light", "F32", "height", "width", 4)
     graph.tensor("modulation", "F32", "height", "width", 3)
-    graph.tensor("tokens", "F16", *size_of(1), 4 * network.FEATURES)
+    graph.tensor("tokens", "F16", *size_of(1), 4 * net.features)
+    if net.history:
+        add_reproject(graph)
     graph.node("demodulate", {"batch": 1, "height": "height", "width": "width"}, color="color", albedo="albedo", normal="normal", depth="depth",
-               light="light", modulation="modulation", tokens="tokens")
+               light="light", modulation="modulation", tokens="tokens", **({"history": "seen"} if net.history else {}))
 
     # Tokens of the runtime have one pixel's channels after the other's, PyTorch's pixel_unshuffle a channel's four pixels.
-    order = torch.arange(4 * network.FEATURES).view(network.FEATURES, 4).T.reshape(-1)
-    enter = torch.nn.Conv2d(4 * network.FEATURES, a, 3, 1, 1)
+    order = torch.arange(4 * net.features).view(net.features, 4).T.reshape(-1)
+    enter = torch.nn.Conv2d(4 * net.features, a, 3, 1, 1)
     enter.weight, enter.bias = torch.nn.Parameter(net.enter.weight[:, order]), net.enter.bias
-    h = conv(graph, enter, "enter", "tokens", 1, 4 * network.FEATURES)
+    h = conv(graph, enter, "enter", "tokens", 1, 4 * net.features)
     h = conv(graph, net.half1, "half1", h, 1, a)
     q = conv(graph, net.quarter, "quarter", conv(graph, net.down1, "down1", h, 1, a), 2, b)
     e = conv(graph, net.eighth, "eighth", conv(graph, net.down2, "down2", q, 2, b), 3, c)
@@ -96,15 +111,15 @@ def graph_of(net):
              conv(graph, net.head2, "head2", q, 2, b, relu=False), conv(graph, net.head3, "head3", e, 3, c, relu=False)]
 
     def part(level, which):
-        return head_view(heads[level], which, level, dim, 4 if level == 0 else 3)
+        return head_view(heads[level], which, level, dim, 4 + net.history if level == 0 else 3)
 
     def key(level):
         return part(level, 1 if level == 0 else 2)
 
-    def gather(name, level, radius, bias, channels=4, step=1, role="temporary", **views):
+    def gather(name, level, radius, bias, channels=4, step=1, **views):
         height, width = size_of(level)
         rows, columns = size_of(level + (step == 2))
-        o = name if role == "output" else graph.tensor(name, "F32", rows, columns, channels)
+        o = name if name in graph.tensors else graph.tensor(name, "F32", rows, columns, channels)
         graph.node("gather", {"batch": 1, "height": height, "width": width, "dim": dim, "radius": radius, "step": step, "channels": channels,
                               "coarse_radius": net.coarse_radius}, **views, bias=graph.weight(f"{name}.bias", bias[None], "F32"), o=o)
         return o
@@ -116,9 +131,11 @@ def graph_of(net):
     out = gather(f"gathered{last}", last, net.radius[last], net.bias[last], q=part(last, 1), k=key(last), v=lights[last])
     for level in reversed(range(last)):
         query = part(0, 0) if level == 0 else part(level, 1)
-        out = gather(f"gathered{level}", level, net.radius[level], net.bias[level], q=query, k=key(level), v=lights[level],
-                     k_coarse=key(level + 1), v_coarse=out)
-    gather("out", 0, net.final_radius, net.bias_final, channels=3, role="output", q=part(0, 2), k=part(0, 3), v=out, factor="modulation")
+        has_history = net.history and level == 0
+        before = {"k_before": part(0, 4), "v_before": "seen"} if has_history else {}
+        out = gather("history" if has_history else f"gathered{level}", level, net.radius[level], net.bias[level], q=query, k=key(level), v=lights[level],
+                     k_coarse=key(level + 1), v_coarse=out, **before)
+    gather("out", 0, net.final_radius, net.bias_final, channels=3, q=part(0, 2), k=part(0, 3), v=out, factor="modulation")
     return graph
 
 

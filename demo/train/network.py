@@ -78,7 +78,8 @@ def reproject(history, motion, valid=None, guides=None, before=None):
         if valid is not None:
             counts &= valid[:, 0] > 0
         there = at(history, row, column)
-        weight = (there[:, 3] * share * counts)[:, None]
+        weight = torch.where(counts & (there[:, 3] > 0) & there.sum(1).isfinite(), there[:, 3] * share, torch.zeros_like(share))[:, None]
+        there = clean(there)
         sums = sums + torch.cat((there[:, :3] * weight, weight), 1)
     some = sums[:, 3:] > 0
     light = torch.where(some, sums[:, :3] / torch.where(some, sums[:, 3:], torch.ones_like(sums[:, 3:])), torch.zeros_like(sums[:, :3]))

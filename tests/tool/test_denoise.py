@@ -144,6 +144,67 @@ class Denoise(unittest.TestCase):
         self.assertLess(error.max(), 5e-3)
         self.assertLess(error.mean(), 3e-4)
 
+    def test_history(self):
+        """A network with history: to what PyTorch computes of a frame and what the one before left, from a file and from frame to frame."""
+        folder, out, number = SOURCE / "tests/kernels/denoiser", FOLDER / "denoised.safetensors", 0
+        self.model = folder / "model_history.safetensors"
+        tensors = {name: array for name, (_, array) in R.load(folder / "frame_history.safetensors")[0].items()}
+        frame = self.frame("now.safetensors", **{name: tensors[name] for name in ("color", "albedo", "normal", "depth", "motion", "valid")})
+        before = {"history": tensors["history_before"], "normal": tensors["normal_before"], "depth": tensors["depth_before"]}
+        text = self.denoise("--frame", frame, "--previous", self.frame("before.safetensors", **before), "--out", out)
+        self.assertNotIn("cut", text)
+        got = {name: array for name, (_, array) in R.load(out)[0].items()}
+        self.assertEqual(set(got), {"color", "history", "normal", "depth"})
+        for name, expected in (("color", tensors["expected"]), ("history", tensors["expected_history"])):
+            error = np.abs(got[name] - expected) / (0.05 + np.abs(expected))
+            self.assertLess(np.quantile(error, 0.999), 5e-3, name)  # some pixels' surfaces are nearly another
+            self.assertLess(error.mean(), 5e-4, name)
+        np.testing.assert_array_equal(got["normal"], tensors["normal"].astype(f32))
+        # A cut, said or found, is as the first frame.
+        self.denoise("--frame", frame, "--out", out)
+        first = R.load(out)[0]["color"][1]
+        self.assertFalse(np.array_equal(first, got["color"]))
+        for more, change in ((("--cut", "7,0"), {}), ((), {"depth": before["depth"] * 2})):
+            text = self.denoise("--frame", frame, "--previous", self.frame("before.safetensors", **{**before, **change}), "--out", out, *more)
+            self.assertIn(", cut ->", text)
+            np.testing.assert_array_equal(R.load(out)[0]["color"][1], first)
+        # A sequence is the same as its frames, one after the other.
+        for number in (1, 2, 3):
+            self.frame(f"h.{number}.safetensors", **{name: tensors[name] for name in ("color", "albedo", "normal", "depth", "motion", "valid")})
+        self.denoise("--sequence", FOLDER / "h.%d.safetensors", "--out", FOLDER / "i.%d.safetensors", "--cut", "3")
+        self.denoise("--frame", FOLDER / "h.2.safetensors", "--previous", FOLDER / "i.1.safetensors", "--out", out)
+        second = R.load(FOLDER / "i.2.safetensors")[0]
+        for name, (_, array) in R.load(out)[0].items():
+            np.testing.assert_array_equal(array, second[name][1])
+        np.testing.assert_array_equal(R.load(FOLDER / "i.3.safetensors")[0]["color"][1], first)
+        start = ["--model", self.model, "--frame", frame, "--out", out]
+        small = {name: x[:5] for name, x in before.items()}
+        for status, words, *args in (
+            (1, 'has no tensor "history"', "--previous", frame),
+            (1, '"normal" and "history" differ in size', "--previous", self.frame("bad.safetensors", **{**before, "normal": before["normal"][:5]})),
+            (1, "is 51 x 5, color 51 x 37", "--previous", self.frame("small.safetensors", **small)),
+            (2, '--cut "1,,2" is no list', "--cut", "1,,2"), (2, '--cut "x" is no list', "--cut", "x"),
+            (2, "--motion goes with --color", "--motion", frame),
+        ):
+            self.refused(status, words, *start, *args)
+        self.refused(1, 'the network has no history', "--model", model(FOLDER / "denoise_model.safetensors"), *start[2:], "--previous", FOLDER / "before.safetensors")
+
+    def test_motion_pictures(self):
+        """Motion and valid as pictures are as those of a frame."""
+        folder = SOURCE / "tests/kernels/denoiser"
+        self.model = folder / "model_history.safetensors"
+        r, pictures, frame = np.random.default_rng(3), [], {}
+        for name, channels in (("color", 3), ("motion", 2), ("valid", 1)):
+            frame[name] = (3 * r.random((20, 24, channels))).astype(f32).round(2 if channels == 3 else 0)
+            whole = frame[name] if channels != 2 else np.concatenate((frame[name], frame[name][..., :1]), -1)
+            pictures += ["--" + name, pfm(FOLDER / f"m.{name}.pfm", whole)]
+        before = self.frame("before.safetensors", history=r.random((20, 24, 4)).astype(f32))
+        outs = [FOLDER / "m1.safetensors", FOLDER / "m2.safetensors"]
+        self.denoise(*pictures, "--previous", before, "--out", outs[0])
+        self.denoise("--frame", self.frame("m.safetensors", **frame), "--previous", before, "--out", outs[1])
+        one, two = (R.load(out)[0]["color"][1] for out in outs)
+        np.testing.assert_array_equal(one, two)
+
     def test_pictures(self):
         color, albedo, out = pfm(FOLDER / "color.pfm", self.color), pfm(FOLDER / "albedo.pfm", self.albedo, ">"), FOLDER / "out.pfm"
         self.denoise("--color", color, "--albedo", albedo, "--out", out)

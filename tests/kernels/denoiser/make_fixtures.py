@@ -21,9 +21,9 @@ import network
 HEIGHT, WIDTH = 37, 51
 
 
-def make_network():
+def make_network(history=False):
     torch.manual_seed(1)
-    net = network.Denoiser(widths=(16, 32, 16), radius=(1, 2, 2, 3))
+    net = network.Denoiser(widths=(16, 32, 16), radius=(1, 2, 2, 3), history=history)
     for parameter in net.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, 0, 0.3)
@@ -44,6 +44,21 @@ def make_frame():
     return frame
 
 
+def rng_mask(share):
+    return np.random.default_rng(int(100 * share)).random((HEIGHT, WIDTH, 1)) < share
+
+
+def make_before(frame):
+    """What the frame before left: moved by up to some pixels, of surfaces that are the same here and quite another there."""
+    rng = np.random.default_rng(1)
+    before = {"motion": rng.normal(0, 3, (HEIGHT, WIDTH, 2)), "valid": rng.random((HEIGHT, WIDTH, 1)) < 0.8,
+              "normal_before": np.broadcast_to(frame["normal"].mean((0, 1)), (HEIGHT, WIDTH, 3)), "depth_before": 4 * np.ones((HEIGHT, WIDTH, 1)),
+              "history_before": np.concatenate((rng.lognormal(-1, 1, (HEIGHT, WIDTH, 3)), rng.integers(0, 20, (HEIGHT, WIDTH, 1))), -1)}
+    before = {name: np.ascontiguousarray(values, np.float16).astype(np.float32) for name, values in before.items()}  # as the file has them
+    before["motion"][2, 3] = np.nan
+    return before
+
+
 def main():
     net, frame = make_network(), make_frame()
     export.export(net, HERE / "model.safetensors")
@@ -51,6 +66,22 @@ def main():
         out = net(*(torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in ("color", "albedo", "normal", "depth")))[0]
     frame["expected"] = out[0].permute(1, 2, 0).contiguous().numpy()
     save_file(frame, HERE / "frame.safetensors")
+
+    net, before = make_network(history=True), make_before(frame)
+    export.export(net, HERE / "model_history.safetensors")
+    frame["normal"] = np.where(rng_mask(0.7), before["normal_before"].astype(np.float16), -before["normal_before"].astype(np.float16))
+    frame["depth"] = np.where(rng_mask(0.8), np.float16(4), np.float16(1))
+    now = {name: torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in ("color", "albedo", "normal", "depth")}
+    then = {name: torch.from_numpy(values).permute(2, 0, 1)[None] for name, values in before.items()}
+    with torch.no_grad():
+        seen = network.reproject(then["history_before"], then["motion"], then["valid"], (now["normal"], now["depth"]),
+                                 (then["normal_before"], then["depth_before"]))
+        out, history, _ = net(*now.values(), seen)
+    print(f"{float((seen[:, 3] > 0).float().mean()):.2f} of all pixels have history")
+    frame["expected"] = out[0].permute(1, 2, 0).contiguous().numpy()
+    before["expected_history"] = history[0].permute(1, 2, 0).contiguous().numpy()
+    save_file(frame | {name: values.astype(np.float32 if name == "expected_history" else np.float16) for name, values in before.items()},
+              HERE / "frame_history.safetensors")
 
 
 if __name__ == "__main__":
