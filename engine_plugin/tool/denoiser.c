@@ -1,0 +1,290 @@
+/* A denoiser's network on a session, and frames for it. See denoiser.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine_plugin/tool/denoiser.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine_plugin/tool/tool.h"
+#include "interop/base.h"
+#include "kernels/cpu/cpu.h"
+
+#define LIMIT_NS 600000000000u /* the longest that a frame may take */
+
+const tool_denoiser_input tool_denoiser_inputs[TOOL_INPUTS] = {{"color", "--color", 3, 0},          {"albedo", "--albedo", 3, 1},       {"normal", "--normal", 3, 0},
+                    {"depth", "--depth", 1, 0},          {"motion", "--motion", 2, 0},       {"valid", "--valid", 1, 1},
+                    {"normal_before", "--previous", 3, 0}, {"depth_before", "--previous", 1, 0}, {"history_before", "--previous", 4, 0}};
+static const struct output {
+    const char *name;
+    uint32_t channels;
+} outputs[TOOL_OUTPUTS] = {{"out", 3}, {"history", 4}};
+
+static bool fails(tool_denoiser *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fails(tool_denoiser *d, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(d->why, sizeof d->why, format, args);
+    va_end(args);
+    return false;
+}
+
+/* --- Frames --- */
+
+bool tool_denoiser_tensor(tool_denoiser *d, const char *path, td_safetensors *file, const td_safetensor *tensor, uint32_t channels, tool_picture *out)
+{
+    char why[300] = "";
+
+    if (tensor->dimensions != 3 || tensor->shape[2] != channels || (tensor->dtype != TANDEM_DTYPE_F16 && tensor->dtype != TANDEM_DTYPE_F32))
+        return fails(d, "\"%s\": \"%s\" must be [height, width, %" PRIu32 "], F16 or F32", path, tensor->name, channels);
+    if (tensor->shape[0] - 1 >= TOOL_PICTURE_MOST || tensor->shape[1] - 1 >= TOOL_PICTURE_MOST)
+        return fails(d, "\"%s\": \"%s\" must have 1 to %d pixels a side", path, tensor->name, TOOL_PICTURE_MOST);
+    if (!tool_picture_new(out, (uint32_t)tensor->shape[1], (uint32_t)tensor->shape[0], channels))
+        return fails(d, "out of memory");
+    /* Halves lie in the second half of what becomes floats, from the first on. */
+    const size_t count = (size_t)out->width * out->height * channels;
+    const bool halves = tensor->dtype == TANDEM_DTYPE_F16;
+    uint16_t *half = (uint16_t *)out->pixels + count;
+    if (td_safetensors_read(file, tensor, halves ? (void *)half : out->pixels, why, sizeof why) != TANDEM_OK)
+        return fails(d, "\"%s\": %s", path, why);
+    for (size_t i = 0; i < count && halves; i++) {
+        const float x = td_from_f16(half[i]);
+        memcpy(&out->pixels[i], &x, sizeof x);
+    }
+    return true;
+}
+
+bool tool_denoiser_frame(tool_denoiser *d, const char *path)
+{
+    td_safetensors file = {.fd = -1};
+    char why[300] = "";
+    for (int i = 0; i < TOOL_READ; i++)
+        tool_picture_free(&d->frame[i]);
+    bool done = td_safetensors_open(path, &file, why, sizeof why) == TANDEM_OK;
+    if (!done)
+        return fails(d, "\"%s\": %s", path, why);
+    for (int i = 0; i < TOOL_READ && done; i++) {
+        const td_safetensor *tensor = td_safetensors_find(&file, tool_denoiser_inputs[i].name);
+        if (tensor)
+            done = tool_denoiser_tensor(d, path, &file, tensor, tool_denoiser_inputs[i].channels, &d->frame[i]);
+        else if (i == TOOL_COLOR)
+            done = fails(d, "\"%s\" has no tensor \"color\"", path);
+    }
+    td_safetensors_close(&file);
+    return done;
+}
+
+/* --- Cuts --- */
+
+/* A pixel's surface: whether it is the same, as an operation of the network's (tandem_reproject) asks of each pixel. */
+static bool is_same(const tool_denoiser *d, size_t now, size_t then)
+{
+    float both = 0, lengths[2] = {0};
+
+    if (d->frame[TOOL_NORMAL].pixels && d->frame[TOOL_NORMAL_BEFORE].pixels)
+        for (int c = 0; c < 3; c++) {
+            const float p = d->frame[TOOL_NORMAL].pixels[3 * now + c], q = d->frame[TOOL_NORMAL_BEFORE].pixels[3 * then + c];
+            both += p * q, lengths[0] += p * p, lengths[1] += q * q;
+        }
+    if (both < 0.5f * sqrtf(lengths[0] * lengths[1]))
+        return false;
+    if (!d->frame[TOOL_DEPTH].pixels || !d->frame[TOOL_DEPTH_BEFORE].pixels)
+        return true;
+    return fabsf(d->frame[TOOL_DEPTH].pixels[now] - d->frame[TOOL_DEPTH_BEFORE].pixels[then]) <= 0.1f * d->frame[TOOL_DEPTH].pixels[now];
+}
+
+/* Whether less than a quarter of the frame shows what the one before did. */
+bool tool_denoiser_finds_cut(const tool_denoiser *d)
+{
+    const tool_picture *color = &d->frame[TOOL_COLOR], *motion = &d->frame[TOOL_MOTION], *valid = &d->frame[TOOL_VALID];
+    const float width = (float)color->width, height = (float)color->height;
+    size_t same = 0;
+
+    for (size_t i = 0, count = (size_t)color->width * color->height; i < count; i++) {
+        const float x = (float)(i % color->width) + 0.5f + (motion->pixels ? motion->pixels[2 * i] : 0);
+        const float y = (float)(i / color->width) + 0.5f + (motion->pixels ? motion->pixels[2 * i + 1] : 0);
+        if (x >= 0 && y >= 0 && x < width && y < height && (!valid->pixels || valid->pixels[i] > 0))
+            same += is_same(d, i, (size_t)y * color->width + (size_t)x);
+    }
+    return same < (size_t)color->width * color->height / 4;
+}
+
+/* --- From frame to frame --- */
+
+void tool_denoiser_remember(tool_denoiser *d)
+{
+    tool_denoiser_forget(d);
+    d->frame[TOOL_NORMAL_BEFORE] = d->frame[TOOL_NORMAL];
+    d->frame[TOOL_DEPTH_BEFORE] = d->frame[TOOL_DEPTH];
+    d->frame[TOOL_HISTORY] = d->results[TOOL_HISTORY_OUT];
+    d->frame[TOOL_NORMAL] = d->frame[TOOL_DEPTH] = d->results[TOOL_HISTORY_OUT] = (tool_picture){0};
+}
+
+/* What the frame before left. */
+void tool_denoiser_forget(tool_denoiser *d)
+{
+    for (int i = TOOL_READ; i < TOOL_INPUTS; i++)
+        tool_picture_free(&d->frame[i]);
+}
+
+void tool_denoiser_close(tool_denoiser *d)
+{
+    if (d->s)
+        tandem_session_destroy(&d->s);
+    for (int i = 0; i < TOOL_INPUTS; i++)
+        tool_picture_free(&d->frame[i]);
+    for (int i = 0; i < TOOL_OUTPUTS; i++)
+        tool_picture_free(&d->results[i]);
+    tool_picture_free(&d->reference);
+}
+
+/* --- The network --- */
+
+/* A call of the session's: what it said. */
+static bool ok(tool_denoiser *d, tandem_status status)
+{
+    if (status != TANDEM_OK)
+        tandem_error_text(d->s, d->why, sizeof d->why);
+    return status == TANDEM_OK;
+}
+
+bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket)
+{
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .rung = rung,
+                                                 .timing = 1,
+                                                 .socket = socket,
+                                                 .error_text = d->why,
+                                                 .error_text_bytes = sizeof d->why);
+    tandem_network_number first = TANDEM_INIT(tandem_network_number), second = first;
+
+    d->info = TANDEM_INIT(tandem_network);
+    if (tandem_session_create(&desc, &d->s) != TANDEM_OK || !ok(d, tandem_model_load(d->s, model, &d->model)) ||
+        !ok(d, tandem_model_info(d->s, d->model, &d->info)) ||
+        !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc), &d->instance)))
+        return false;
+    if (d->info.number_count != 2 || d->info.uniform_count || !ok(d, tandem_model_number(d->s, d->model, 0, &first)) ||
+        !ok(d, tandem_model_number(d->s, d->model, 1, &second)) ||
+        !((!strcmp(first.name, "height") && !strcmp(second.name, "width")) || (!strcmp(first.name, "width") && !strcmp(second.name, "height"))))
+        return fails(d, "--model \"%s\": a denoiser's numbers are height and width, and it has no uniforms", model);
+    d->height_at = strcmp(first.name, "height") != 0;
+    return true;
+}
+
+/* Which of a frame's pictures an input of the network is; TOOL_INPUTS for none. */
+static int input_of(const tandem_network_tensor *t)
+{
+    for (int i = 0; i < TOOL_INPUTS; i++)
+        if (t->role == TANDEM_NETWORK_INPUT && !strcmp(t->name, tool_denoiser_inputs[i].name))
+            return i;
+    return TOOL_INPUTS;
+}
+
+/* Likewise of what comes out. */
+static int output_of(const tandem_network_tensor *t)
+{
+    for (int i = 0; i < TOOL_OUTPUTS; i++)
+        if (t->role == TANDEM_NETWORK_OUTPUT && !strcmp(t->name, outputs[i].name))
+            return i;
+    return TOOL_OUTPUTS;
+}
+
+static bool check_binding(tool_denoiser *d, const tandem_network_tensor *t)
+{
+    const tool_picture *color = &d->frame[TOOL_COLOR];
+    const int input = input_of(t), output = output_of(t);
+
+    if (input == TOOL_INPUTS && output == TOOL_OUTPUTS)
+        return fails(d,
+                     "--model: \"%s\" is none of a denoiser's inputs, which are color, albedo, normal, depth, motion, valid, normal_before, "
+                     "depth_before and history_before, nor of its outputs, out and history",
+                     t->name);
+    const uint32_t channels = input < TOOL_INPUTS ? tool_denoiser_inputs[input].channels : outputs[output].channels;
+    if (t->dtype != TANDEM_DTYPE_F32 || t->dimensions != 3 || t->shape[1] != color->height || t->shape[2] != color->width || t->shape[3] != channels)
+        return fails(d, "--model: \"%s\" must be F32, [height, width, %" PRIu32 "]", t->name, channels);
+    return true;
+}
+
+/* Bindings of a frame's size, in a mem that is kept as long as it is large enough. */
+static bool bind(tool_denoiser *d, tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS], const float *results[TOOL_OUTPUTS])
+{
+    tandem_network_tensor tensors[TOOL_INPUTS + TOOL_OUTPUTS];
+    uint64_t bytes = 0;
+    void *host;
+
+    if (d->info.binding_count > TOOL_INPUTS + TOOL_OUTPUTS)
+        return fails(d, "--model: a denoiser has at most %d inputs and %d outputs", TOOL_INPUTS, TOOL_OUTPUTS);
+    for (uint32_t i = 0; i < d->info.binding_count; i++) {
+        tensors[i] = TANDEM_INIT(tandem_network_tensor);
+        if (!ok(d, tandem_model_binding(d->s, d->model, d->numbers, 2, i, &tensors[i])) || !check_binding(d, &tensors[i]))
+            return false;
+        views[i] = (tandem_view){.offset_bytes = bytes, .dtype = tensors[i].dtype};
+        bytes += td_align_up(tensors[i].bytes, 256);
+    }
+    if (d->mem_bytes < bytes) {
+        if ((d->mem && !ok(d, tandem_mem_destroy(d->s, d->mem))) ||
+            !ok(d, tandem_mem_create(d->s, &TANDEM_INIT(tandem_mem_desc, .bytes = bytes), &d->mem)))
+            return false;
+        d->mem_bytes = bytes;
+    }
+    if (!ok(d, tandem_mem_host(d->s, d->mem, &host)))
+        return false;
+    for (uint32_t i = 0; i < d->info.binding_count; i++) {
+        float *to = (float *)((char *)host + views[i].offset_bytes);
+        const int input = input_of(&tensors[i]);
+        views[i].mem = d->mem;
+        if (input == TOOL_INPUTS)
+            results[output_of(&tensors[i])] = to;
+        else if (d->frame[input].pixels)
+            memcpy(to, d->frame[input].pixels, tensors[i].bytes);
+        else
+            for (uint64_t at = 0; at < tensors[i].bytes / sizeof *to; at++)
+                to[at] = tool_denoiser_inputs[input].absent;
+    }
+    return true;
+}
+
+bool tool_denoiser_run(tool_denoiser *d)
+{
+    const tool_picture *color = &d->frame[TOOL_COLOR];
+    tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_RUN);
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
+    tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS];
+    const float *results[TOOL_OUTPUTS] = {0};
+    tandem_ticket ticket;
+
+    d->numbers[d->height_at] = color->height;
+    d->numbers[!d->height_at] = color->width;
+    if (!ok(d, tandem_model_prepare(d->s, d->instance, d->numbers, 2)) || !bind(d, views, results))
+        return false;
+    if (!results[TOOL_OUT])
+        return fails(d, "--model: has no output \"out\"");
+    job.op.run = (tandem_run){.instance = d->instance,
+                              .bindings = views,
+                              .binding_count = d->info.binding_count,
+                              .numbers = d->numbers,
+                              .number_count = 2};
+    const uint64_t begin = td_now_ns();
+    if (!ok(d, tandem_submit(d->s, &job, &ticket)) || !ok(d, tandem_wait(d->s, ticket, LIMIT_NS, &report)))
+        return false;
+    d->ms = report.end_ns > report.begin_ns ? (double)(report.end_ns - report.begin_ns) * 1e-6 : (double)(td_now_ns() - begin) * 1e-6;
+    if (report.state != TANDEM_JOB_DONE) {
+        tandem_error_text(d->s, d->why, sizeof d->why);
+        return d->why[0] ? false : fails(d, "the run ended in state %u: %s", report.state, tandem_status_text(report.status));
+    }
+    for (int i = 0; i < TOOL_OUTPUTS; i++) {
+        tool_picture *to = &d->results[i];
+        tool_picture_free(to);
+        if (results[i] && !tool_picture_new(to, color->width, color->height, outputs[i].channels))
+            return fails(d, "out of memory");
+        if (results[i])
+            memcpy(to->pixels, results[i], (size_t)to->width * to->height * to->channels * sizeof(float));
+    }
+    return true;
+}

@@ -1,0 +1,69 @@
+/* A denoiser's network on a session, and frames for it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TD_TOOL_DENOISER_H
+#define TD_TOOL_DENOISER_H
+
+#include "engine_plugin/tool/picture.h"
+#include "kernels/model/safetensors.h"
+#include "tandem/tandem.h"
+
+enum {
+    TOOL_COLOR,
+    TOOL_ALBEDO,
+    TOOL_NORMAL,
+    TOOL_DEPTH,
+    TOOL_MOTION,
+    TOOL_VALID,
+    TOOL_READ, /* those are a frame's; what the one before left: */
+    TOOL_NORMAL_BEFORE = TOOL_READ,
+    TOOL_DEPTH_BEFORE,
+    TOOL_HISTORY,
+    TOOL_INPUTS
+};
+enum { TOOL_OUT, TOOL_HISTORY_OUT, TOOL_OUTPUTS };
+
+typedef struct tool_denoiser_input {
+    const char *name, *option;
+    uint32_t channels;
+    float absent; /* what every element of one that is left out is */
+} tool_denoiser_input;
+extern const tool_denoiser_input tool_denoiser_inputs[TOOL_INPUTS];
+
+/* Zeroed is closed. Functions that return false leave the reason in `why`. */
+typedef struct tool_denoiser {
+    tandem_session *s;
+    tandem_model model;
+    tandem_instance instance;
+    tandem_network info;
+    uint32_t numbers[2]; /* as the network has them: height and width in its order */
+    uint32_t height_at;
+    tandem_mem mem;
+    uint64_t mem_bytes;
+    tool_picture frame[TOOL_INPUTS], results[TOOL_OUTPUTS]; /* pixels NULL: not there */
+    tool_picture reference; /* the caller's, as is_cut */
+    bool is_cut;
+    double ms;
+    char why[600];
+} tool_denoiser;
+
+bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket);
+void tool_denoiser_close(tool_denoiser *d);
+
+/* The tensors of a frame in a file, as `tandem help denoise` has them. */
+bool tool_denoiser_frame(tool_denoiser *d, const char *path);
+/* One of a file, F16 or F32. */
+bool tool_denoiser_tensor(tool_denoiser *d, const char *path, td_safetensors *file, const td_safetensor *tensor, uint32_t channels,
+                          tool_picture *out);
+
+/* From d->frame to d->results. */
+bool tool_denoiser_run(tool_denoiser *d);
+
+/* Whether less than a quarter of the frame shows what the one before did, which is there and of its size. */
+bool tool_denoiser_finds_cut(const tool_denoiser *d);
+/* Makes the frame, and what came out of it, what the next one finds; or drops that. */
+void tool_denoiser_remember(tool_denoiser *d);
+void tool_denoiser_forget(tool_denoiser *d);
+
+#endif
