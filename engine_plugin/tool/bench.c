@@ -87,6 +87,11 @@ int tool_bench(int argc, char **argv)
     return tool_become("bench", "tandem-bench", argc, argv, NULL);
 }
 
+int tool_eval(int argc, char **argv)
+{
+    return tool_become("eval", "tandem-bench", argc, argv, "eval");
+}
+
 int tool_accuracy(int argc, char **argv)
 {
     return tool_become("accuracy", "tandem-bench", argc, argv, "accuracy");

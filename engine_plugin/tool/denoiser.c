@@ -195,6 +195,18 @@ static int output_of(const tandem_network_tensor *t)
     return TOOL_OUTPUTS;
 }
 
+bool tool_denoiser_has_history(const tool_denoiser *d)
+{
+    const uint32_t least[2] = {1, 1};
+
+    for (uint32_t i = 0; i < d->info.binding_count; i++) {
+        tandem_network_tensor tensor = TANDEM_INIT(tandem_network_tensor);
+        if (tandem_model_binding(d->s, d->model, least, 2, i, &tensor) == TANDEM_OK && output_of(&tensor) == TOOL_HISTORY_OUT)
+            return true;
+    }
+    return false;
+}
+
 static bool check_binding(tool_denoiser *d, const tandem_network_tensor *t)
 {
     const tool_picture *color = &d->frame[TOOL_COLOR];

@@ -50,6 +50,8 @@ typedef struct tool_denoiser {
 
 bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket);
 void tool_denoiser_close(tool_denoiser *d);
+/* Whether it has an output for the next frame. */
+bool tool_denoiser_has_history(const tool_denoiser *d);
 
 /* The tensors of a frame in a file, as `tandem help denoise` has them. */
 bool tool_denoiser_frame(tool_denoiser *d, const char *path);

@@ -253,6 +253,30 @@ const char *const tool_bench_daemon_help =
     "  --quick          2 rounds of 10 ms, clients for 1 s\n"
     "  --strict         exit status 1 if a target was missed\n";
 
+const char *const tool_eval_help =
+    "usage: tandem eval denoise --frames DIR [--model M,...] [options]\n"
+    "\n"
+    "Denoisers beside one another on a folder of frames, NAME.CC.safetensors as `tandem help denoise` has\n"
+    "them, with `reference`. Where each of a NAME has one it is a path, whose frames from the fourth on\n"
+    "count; else the first does. Rows: the input, box filters, a joint bilateral and an a-trous filter (of\n"
+    "radiance divided by albedo, by normal and depth), Open Image Denoise where it is installed (on the CPU;\n"
+    "fast, high, high with albedo and normal cleaned first, and on radiance divided by albedo), and each\n"
+    "model, on each frame alone and with the history of a path.\n"
+    "PSNR, SSIM and relMSE are those of `tandem denoise`, means over frames. flicker: of x / (1 + x), how the\n"
+    "result changes from frame to frame along the motion, less how the reference does, as the root of the\n"
+    "mean square over pixels that were seen before; times 1000.\n"
+    "  --frames DIR     the folder\n"
+    "  --model M,...    files as `tandem denoise` takes them, at most 8\n"
+    "  --oidn F         Open Image Denoise's library; default: libOpenImageDenoise.so.2, where libraries are.\n"
+    "                   PyPI's pyoidn has one\n"
+    "  --no-oidn        without it\n"
+    "  --rung auto|inline|timeline|host|copy|cpu\n"
+    "                   how compute meets memory; default auto: the GPU, or else the CPU\n"
+    "  --socket PATH    compute in the tandemd that listens there\n"
+    "  --json F         everything as JSON\n"
+    "  --sheet F        a PNG: a line for each of the first 12 clips, the middle of its last frame by each row,\n"
+    "                   and of the reference\n";
+
 const char *const tool_bench_npc_help =
     "usage: tandem bench npc --model F [options]\n"
     "\n"

@@ -39,6 +39,7 @@ static const struct {
     {"run", tool_run},
     {"plan", tool_plan},
     {"denoise", tool_denoise},
+    {"eval", tool_eval},
     {"fetch", tool_fetch},
     {"tokenize", tool_tokenize},
     {"generate", tool_generate},

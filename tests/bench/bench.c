@@ -20,7 +20,8 @@ int bench_main(int argc, char **argv)
                    {"linear", bench_linear, &tool_bench_linear_help},
                    {"daemon", bench_daemon, &tool_bench_daemon_help},
                    {"npc", bench_npc, &tool_bench_npc_help},
-                   {"accuracy", bench_accuracy, &tool_accuracy_help}};
+                   {"accuracy", bench_accuracy, &tool_accuracy_help},
+                   {"eval", bench_eval, &tool_eval_help}};
     if (argc < 2)
         return tool_usage("bench", "no bench given: must be handover, attention, linear, daemon or npc");
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)

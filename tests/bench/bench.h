@@ -8,7 +8,8 @@
 #include "engine_plugin/tool/samples.h"
 #include "engine_plugin/tool/series.h"
 
-/* What main() is: `tandem-bench BENCH ...`, which `tandem bench BENCH ...` starts; for the paper's tables BENCH is accuracy. */
+/* What main() is: `tandem-bench BENCH ...`, which `tandem bench BENCH ...` starts; for the paper's tables BENCH is accuracy, for
+ * what `tandem eval` does eval. */
 int bench_main(int argc, char **argv);
 
 int bench_handover(int argc, char **argv);
@@ -17,6 +18,7 @@ int bench_daemon(int argc, char **argv);
 int bench_linear(int argc, char **argv);
 int bench_npc(int argc, char **argv);
 int bench_accuracy(int argc, char **argv);
+int bench_eval(int argc, char **argv);
 
 /* Writes what figures.py draws, measured on the first head of `samples` or (NULL) on synthetic ones. */
 int bench_figures(const char *path, const tool_samples *samples);

@@ -15,10 +15,10 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan denoise fetch tokenize generate logits perplexity serve doctor info top bench
+TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity serve doctor info top bench
 bench-handover bench-attention bench-linear bench-daemon bench-npc tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
-FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c",
+FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c", "eval": "tests/bench/eval.c",
          "serve": "engine_plugin/serve/main.c" if pathlib.Path(TOOL).with_name("tandem-serve").exists() else None}
 FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon", "npc")}
 
@@ -72,6 +72,7 @@ class Manual(unittest.TestCase):
                     needs += ["--text", "T"] if topic == "perplexity" else []
                     needs += ["--in", "F", "--out", "G"] if topic == "run" else []
                     needs += ["--frame", "F", "--out", "G"] if topic == "denoise" else []
+                    needs += ["denoise", "--frames", "F"] if topic == "eval" else []
                     needs += ["--prove"] if topic == "tune" else []
                     run = tool(*topic.replace("bench-", "bench ").split(), *needs, option, "no-such-word")
                     self.assertEqual(run.returncode, 2, run.stderr)
