@@ -33,10 +33,11 @@ def arguments():
     parser.add_argument("--minutes", type=float, default=9, help="of this run, at most")
     parser.add_argument("--until", type=float, default=0, help="of this run: until that time, in seconds since 1970")
     parser.add_argument("--crop", type=int, default=160)
-    parser.add_argument("--batch", type=int, default=16, help="crops of a step")
+    parser.add_argument("--batch", type=int, default=32, help="crops of a step, all frames of clips counted")
     parser.add_argument("--length", type=int, default=4, help="frames of a clip, in half of all steps; 1: no history")
     parser.add_argument("--rate", type=float, default=1.5e-3)
-    parser.add_argument("--widths", default="48,64,96", help="channels of the three levels")
+    parser.add_argument("--preset", choices=network.PRESETS, default="balanced", help="how wide the network is, and how slow")
+    parser.add_argument("--widths", help="instead: channels of the three levels, as 48,64,96; multiples of 16")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute at first")
@@ -139,7 +140,7 @@ def main():
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
     state = torch.load(a.checkpoint, map_location="cpu", weights_only=True) if a.checkpoint.exists() else None
-    options = dict(state["options"]) if state else {"widths": tuple(map(int, a.widths.split(","))), "history": a.length > 1}
+    options = dict(state["options"]) if state else {"widths": tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset], "history": a.length > 1}
     net = network.Denoiser(**options).to(a.device, memory_format=torch.channels_last)
     mean = network.Denoiser(**options).to(a.device, memory_format=torch.channels_last)  # of weights, over some hundred steps: what is exported
     mean.load_state_dict(net.state_dict())

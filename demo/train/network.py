@@ -166,10 +166,14 @@ def gather(q, k, v, bias, radius, k_coarse=None, v_coarse=None, coarse_radius=1,
     return torch.cat((torch.where(there, sums[:, :3] / sums[:, 3:].clamp_min(1e-12), torch.zeros_like(sums[:, :3])), count), 1)
 
 
+# Widths of presets. At 960x540 their convolutions, with history, are 26, 49 and 89 GFLOP; all gathers together 0.8.
+PRESETS = {"fast": (32, 48, 64), "balanced": (48, 64, 96), "high": (64, 96, 128)}
+
+
 class Denoiser(nn.Module):
     """widths: channels at a half, a quarter and an eighth of the resolution. history: whether frames before count, too."""
 
-    def __init__(self, widths=(48, 64, 96), dim=8, radius=(2, 2, 2, 3), coarse_radius=1, final_radius=1, history=False):
+    def __init__(self, widths=PRESETS["balanced"], dim=8, radius=(2, 2, 2, 3), coarse_radius=1, final_radius=1, history=False):
         super().__init__()
         a, b, c = widths
         self.history, self.features = history, FEATURES + HISTORY_FEATURES * history
