@@ -10,9 +10,10 @@ usage() {
 usage: sh demo/train/run.sh --run K [options]
 
 Run K of --runs: renders frames of its own, from scene K * 1000000 on, trains CHECKPOINT on them from where the run before left it,
-and writes to the folder of --out: denoise.pt, denoise.safetensors, train.jsonl, frames.txt, and, with --held-out, judged.txt.
-Nothing but these need be kept from run to run. It needs no display, no network and no compiler: build/tandem-frames and
-build/tandem may come from elsewhere. Each run ends by --minutes, whatever is done by then.
+and writes to the folder of --out: denoise.pt, denoise.safetensors, train.jsonl, frames.txt, and, with --held-out, judged.txt,
+judged.json and judged.png.
+Nothing but these need be kept from run to run. It needs no display, no network and no compiler: build/tandem-frames,
+build/tandem and build/tandem-bench may come from elsewhere. Each run ends by --minutes, whatever is done by then.
 
   --run K          0 to --runs - 1
   --runs N         of all; default 5: the rate falls to 0 by the end of the last
@@ -22,11 +23,12 @@ build/tandem may come from elsewhere. Each run ends by --minutes, whatever is do
   --frames DIR     where frames go, some 5 MB a scene; default: a folder that is deleted. What is there already is trained on, too
   --render-share P percent of a run that is spent on frames; default 20
   --held-out DIR   frames of another renderer, as foreign.py makes them, that are only judged by
+  --oidn F         Open Image Denoise's library, to judge beside; default: where libraries are, if it is there
   --build DIR      default: build
   --python P       one that has torch, numpy and safetensors; default: python3
   --size WxH       of frames; default 320x192
   --reference N    samples of references; default 512
-  --options O      further ones of denoise.py, as one word: '--widths 32,48,64'
+  --options O      further ones of denoise.py, as one word: '--preset fast'
 END
 }
 
@@ -37,7 +39,7 @@ die() {
 
 start=$(date +%s)
 run='' runs=5 minutes=9 checkpoint='' out=train-out frames='' share=20 held_out='' build=$root/build python=python3 size=320x192
-reference=512 options=''
+reference=512 options='' oidn=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)
@@ -60,6 +62,7 @@ while [ $# -gt 0 ]; do
     --size) size=$2 ;;
     --reference) reference=$2 ;;
     --options) options=$2 ;;
+    --oidn) oidn="--oidn $2" ;;
     *) die "unknown option $1; see --help" ;;
     esac
     shift 2
@@ -77,7 +80,7 @@ case $size in
 *x*) ;;
 *) die "--size $size: must be as 320x192" ;;
 esac
-for program in tandem tandem-frames; do
+for program in tandem tandem-bench tandem-frames; do
     [ -x "$build/$program" ] || die "--build $build: has no $program"
 done
 [ -z "$held_out" ] || [ -d "$held_out" ] || die "--held-out $held_out: no such folder"
@@ -111,15 +114,16 @@ done
 tail -n 2 "$out/frames.txt"
 
 judging=15
-[ -z "$held_out" ] || judging=$((6 * minutes))
+[ -z "$held_out" ] || judging=$((15 + 6 * minutes))
 # shellcheck disable=SC2086
 "$python" "$here/denoise.py" "$out/denoise.pt" --frames "$frames" ${held_out:+--held-out "$held_out"} --log "$out/train.jsonl" \
     --until $((end - judging)) --total-minutes "$(awk "BEGIN { print $runs * ($minutes * (1 - $share / 100) - 0.4) }")" $options
 "$python" "$here/export.py" "$out/denoise.pt" "$out/denoise.safetensors"
 if [ -n "$held_out" ]; then
     left=$((end - $(date +%s)))
-    timeout $((left > 5 ? left : 5)) "$python" "$here/judge.py" "$build/tandem" "$held_out" --model "$out/denoise.safetensors" \
-        >"$out/judged.txt" || printf '%s\n' "not all was judged in time" >>"$out/judged.txt"
+    # shellcheck disable=SC2086
+    timeout $((left > 5 ? left : 5)) "$build/tandem" eval denoise --frames "$held_out" --model "$out/denoise.safetensors" \
+        --sheet "$out/judged.png" --json "$out/judged.json" $oidn >"$out/judged.txt" || printf '%s\n' "not all was judged in time" >>"$out/judged.txt"
     cat "$out/judged.txt"
 fi
 printf '%s\n' "run $run of $runs: $(($(date +%s) - start)) s -> $out"

@@ -52,7 +52,7 @@ class Train(unittest.TestCase):
         held_out = self.folder / "held"
         held_out.mkdir()
         picture = np.random.default_rng(0).random((20, 24, 3)).astype(np.float32)
-        R.save(held_out / "a.0.safetensors", {name: ("F32", picture) for name in ("color", "reference")})
+        R.save(held_out / "a.0.safetensors", {"color": ("F32", picture), "reference": ("F32", np.full_like(picture, 0.5))})
         for number in (0, 1):
             run = self.run_it("--run", str(number), *common, "--options", options, *(("--held-out", held_out) if number else ()))
             self.assertEqual((run.returncode, run.stderr), (0, ""))
@@ -60,7 +60,9 @@ class Train(unittest.TestCase):
         out = self.folder / "out"
         lines = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4])
-        self.assertIn("denoise", (out / "judged.txt").read_text())
+        self.assertIn("denoise.safetensors", (out / "judged.txt").read_text())
+        rows = {row["name"]: row["psnr_db"] for row in json.loads((out / "judged.json").read_text())["rows"]}
+        self.assertGreater(rows["denoise.safetensors"], rows["input"])
         _, metadata = R.load(out / "denoise.safetensors")
         self.assertIn("tandem.graph", metadata)
         again = self.folder / "again.safetensors"
