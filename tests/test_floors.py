@@ -54,9 +54,9 @@ ROOMS = [
       for at, unit in enumerate(UNITS)),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
+    ("engine_plugin/examples/", "examples", PUBLIC | {"api"}),
     ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and
-    ("demo/npc_minimal.", "npc_minimal", PUBLIC),  # who makes characters
     ("engine_plugin/setup/", "setup", PUBLIC | {"base", "os", "integrate"} | {"api"}),
     ("engine_plugin/tool/", "tool",
      SHARING | MATH | PUBLIC | {"integrate", "setup", "model", "exec", "npc", "characters", "client", "plugin", "shaders"}),
@@ -64,7 +64,7 @@ ROOMS = [
     ("tests/emu/", "emu", MATH),
     ("tests/interop/", "tests of interop", BELOW | {"tests"}),
     ("tests/kernels/", "tests of kernels", BELOW | {"tests", "emu", "tests of interop"}),
-    ("tests/plugin/", "tests of plugin", BELOW | {"tool", "tests", "tests of interop", "tests of kernels"}),
+    ("tests/plugin/", "tests of plugin", BELOW | {"tool", "examples", "tests", "tests of interop", "tests of kernels"}),
     ("tests/daemon/", "tests of daemon", BELOW | DAEMON | {"tests", "tests of interop", "tests of kernels", "tests of plugin"}),
     ("tests/bench/", "bench", BELOW | {"tool"}),
     ("tests/tool/", "tests of tool", BELOW | {"tool", "bench", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),
@@ -81,7 +81,7 @@ COPIES = {"memcpy", "memmove", "memset", "memcmp"}
 CALLERS = ("interop/", "kernels/", "engine_plugin/")
 # Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
-    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "setup", "demo"} | TESTS),
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "setup", "demo", "examples"} | TESTS),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
     (re.compile(r"math_constants\.h|type_traits"), {"cuda"} | TESTS),
     (re.compile(r"nvtx3/"), {"exec"}),
@@ -95,7 +95,7 @@ OUTSIDE = [
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
                    r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
-SYSTEM = {"os", "tool", "serve", "integrate", "demo"} | TESTS | DAEMON
+SYSTEM = {"os", "tool", "serve", "integrate", "demo", "examples"} | TESTS | DAEMON
 OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/", "tests/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
@@ -103,7 +103,7 @@ SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl
 # What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none. (RUN is
 # a network of them, which has no description.)
 NAMELESS = ("interop/", "engine_plugin/")
-BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/")
+BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/", "engine_plugin/examples/")
 NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
                    r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b|RUN\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
 # Who computes a session's jobs is behind its table, td_backend: of client/, only the files of one of the two ask.

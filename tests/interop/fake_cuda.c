@@ -399,12 +399,27 @@ static int synchronize(void)
     return TD_CU_SUCCESS;
 }
 
+static int synchronize_stream(td_cu_stream stream)
+{
+    td_cu_event event = NULL;
+    int result = fake_cuEventCreate(&event, TD_CU_EVENT_NO_TIMING);
+
+    if (!result)
+        result = fake_cuEventRecord(event, stream);
+    if (!result)
+        result = fake_cuEventSynchronize(event);
+    if (event)
+        fake_cuEventDestroy(event);
+    return result;
+}
+
 void *fake_cuda_of_benches(const char *symbol)
 {
-    return !strcmp(symbol, "cuMemcpyDtoD_v2")    ? (void *)copy_within
-           : !strcmp(symbol, "cuMemsetD32_v2")   ? (void *)fill_words
-           : !strcmp(symbol, "cuCtxSynchronize") ? (void *)synchronize
-                                                 : NULL;
+    return !strcmp(symbol, "cuMemcpyDtoD_v2")       ? (void *)copy_within
+           : !strcmp(symbol, "cuMemsetD32_v2")      ? (void *)fill_words
+           : !strcmp(symbol, "cuCtxSynchronize")    ? (void *)synchronize
+           : !strcmp(symbol, "cuStreamSynchronize") ? (void *)synchronize_stream
+                                                    : NULL;
 }
 
 CALL(cuImportExternalMemory, td_cu_external_memory *out, const td_cu_memory_handle *handle)

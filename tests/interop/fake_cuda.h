@@ -32,7 +32,7 @@ extern fake_cuda fake_cuda_driver;
 /* The driver's functions, by the names of interop/cu/driver.h. */
 const td_cu_table *fake_cuda_table(void);
 
-/* What benches look up by themselves, by its symbol; NULL: no such function. */
+/* What benches and examples look up by themselves, by its symbol; NULL: no such function. */
 void *fake_cuda_of_benches(const char *symbol);
 
 /* A context of a caller's own on a device, current in this thread until the next cuCtxPopCurrent(). There is one for each

@@ -17,6 +17,7 @@
 #include "interop/os/clock.h"
 #include "tandem/plugin.h"
 #include "tests/interop/fake_cuda.h"
+#include "tests/interop/fake_image.h"
 #include "tests/interop/faults.h"
 #include "tests/limits.h"
 
@@ -349,6 +350,33 @@ static void devices_are_listed(void **state)
     program_close(&p);
 }
 
+/* --- engine_plugin/examples/cuda_stream.c --- */
+
+int example_of_cuda(void); /* its main() */
+
+/* Its calls are right, the job is launched on its stream, and all is given back. That nothing is computed here it sees. */
+static void the_example_runs(void **state)
+{
+    static td_cubin_entry entries[] = {{.entry = "stamp"}, {.entry = "norm_rows"}};
+    static td_image image = {.entries = entries, .entry_count = 2};
+    static const td_cubin kernels = {.sm = 90, .images = &image, .image_count = 1};
+
+    (void)state;
+    fake_image(&image, false);
+    fault_kernels(&kernels);
+    fault_cuda(FAULT_FAKE_CUDA);
+    fake_cuda_driver.device_count = 1;
+    atomic_store(&fake_cuda_launched, 0);
+    assert_int_equal(example_of_cuda(), 1);
+    assert_int_equal(atomic_load(&fake_cuda_launched), 1);
+    assert_int_equal(fake_cuda_driver.live, 0);
+    assert_int_equal(fake_cuda_depth(), 0);
+    fault_cuda(FAULT_NO_CUDA);
+    assert_int_equal(example_of_cuda(), 0);
+    fault_cuda(FAULT_FAKE_CUDA);
+    fault_kernels(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +385,7 @@ int main(void)
         cmocka_unit_test(what_follows_waits_for_the_job),
         cmocka_unit_test(the_context_is_the_programs),
         cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(the_example_runs),
     };
 
     return cmocka_run_group_tests_name("a program of CUDA's", tests, NULL, NULL);

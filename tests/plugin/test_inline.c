@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     const test_cases *const parts[] = {
         &inline_plans_cases, &inline_barriers_cases, &inline_streams_cases, &inline_failures_cases,
         &inline_frames_cases, &inline_recorded_cases, &inline_sessions_cases, &inline_networks_cases,
-        &inline_stamps_cases,
+        &inline_stamps_cases, &inline_example_cases,
     };
     const bool bench = argc > 1 && !strcmp(argv[1], "--bench"),
                bench_minilm = argc > 1 && !strcmp(argv[1], "--bench-minilm");

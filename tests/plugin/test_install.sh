@@ -109,25 +109,6 @@ for program in "$build/tandem" "$build/tandemd" "$prefix/bin/tandem" "$prefix/bi
     (cd "$work/here" && "$program" --help >"$work/log")
 done
 
-mkdir "$work/user"
-cat >"$work/user/user.c" <<'END'
-#include <stdio.h>
-#include <string.h>
-#include <tandem/tandem.h>
-
-int main(void)
-{
-    tandem_session *session = NULL;
-    tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU);
-    if (tandem_version() != TANDEM_VERSION || tandem_session_create(&desc, &session) != TANDEM_OK)
-        return 1;
-    tandem_info info = TANDEM_INIT(tandem_info);
-    if (tandem_session_info(session, &info) != TANDEM_OK || info.backend != TANDEM_BACKEND_CPU)
-        return 2;
-    printf("%s, %s\n", info.device, tandem_status_text(TANDEM_OK));
-    return tandem_session_destroy(&session) == TANDEM_OK ? 0 : 3;
-}
-END
 # Where the README says that it lies.
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
 said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/README.md")
@@ -137,25 +118,43 @@ said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/README.md")
 }
 export PKG_CONFIG_PATH="$libdir/pkgconfig"
 [ "$(pkg-config --modversion tandem)" = 0.2.0 ]
-# shellcheck disable=SC2046
-gcc -std=c17 -Wall -Wextra -Werror "$work/user/user.c" -o "$work/by_pkg_config" $(pkg-config --cflags --libs tandem)
-LD_LIBRARY_PATH=$libdir "$work/by_pkg_config"
-# shellcheck disable=SC2046
-gcc "$work/user/user.c" -o "$work/by_rpath" $(pkg-config --cflags --libs tandem) "-Wl,-rpath,$(pkg-config --variable=libdir tandem)"
-env -u LD_LIBRARY_PATH "$work/by_rpath"
 
-cat >"$work/user/CMakeLists.txt" <<'END'
-cmake_minimum_required(VERSION 3.25)
-project(user LANGUAGES C)
-find_package(Tandem 0.1 REQUIRED)
-add_executable(user user.c)
-target_link_libraries(user PRIVATE Tandem::tandem)
-END
+# The examples, as who copies them builds them: by the line at the head of each, with pkg-config, ...
+cp -r "$prefix/share/doc/tandem/engine_plugin/examples" "$work/user"
+cd "$work/user"
+for file in *.c; do
+    line=$(sed -n 's/^ [*]     \(cc .*\)/\1/p' "$file")
+    line=${line% [[]*}
+    [ -n "$line" ] || {
+        echo "$file does not say how it is built"
+        exit 1
+    }
+    rm -f a.out
+    LD_LIBRARY_PATH=$libdir timeout 60 sh -c "$line" >"$work/log" 2>&1 && [ -x a.out ] || {
+        echo "$file: $line: $(cat "$work/log")"
+        exit 1
+    }
+done
+# ... into a prefix of one's own, ...
+# shellcheck disable=SC2046
+cc -std=c11 -pedantic -Wall -Wextra -Werror hello.c -o "$work/by_rpath" $(pkg-config --cflags --libs tandem) \
+    "-Wl,-rpath,$(pkg-config --variable=libdir tandem)"
+env -u LD_LIBRARY_PATH "$work/by_rpath"
+# ... and by CMake, with the package that it finds for itself, or where that is missing with pkg-config's.
 # With what the build itself was made by: a machine may have ninja alone.
 generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
-if ! { cmake -G "$generator" -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$work/user/build"; } \
-    >"$work/log" 2>&1; then
-    cat "$work/log"
-    exit 1
-fi
-"$work/user/build/user"
+for way in package pkg-config; do
+    set -- -DCMAKE_PREFIX_PATH="$prefix"
+    [ $way = package ] || set -- -DCMAKE_DISABLE_FIND_PACKAGE_Tandem=ON
+    if ! { cmake -G "$generator" -S . -B "$work/$way" "$@" && cmake --build "$work/$way"; } >"$work/log" 2>&1; then
+        cat "$work/log"
+        exit 1
+    fi
+    for program in hello vulkan_buffer vulkan_image; do
+        timeout 60 "$work/$way/$program" >"$work/log" || {
+            echo "$program by $way: $(cat "$work/log")"
+            exit 1
+        }
+    done
+    timeout 60 "$work/$way/dlopen" "$libdir/libtandem.so.0" >"$work/log"
+done

@@ -98,18 +98,6 @@ static tandem_status pack_g_buffer(tandem_session *session, VkCommandBuffer comm
     return tandem_record_pack_images(session, commands, images, 2);
 }
 
-static tandem_status open_in_context(void *context, void *stream, uint64_t pointer, uint64_t bytes,
-                                     tandem_session **session, tandem_mem *mem)
-{
-    const tandem_session_desc desc =
-        TANDEM_INIT(tandem_session_desc, .cuda_context = context, .cuda_stream = stream, .frames_in_flight = 32);
-    const tandem_mem_desc tensors =
-        TANDEM_INIT(tandem_mem_desc, .source = TANDEM_MEM_CUDA, .cuda_pointer = pointer, .bytes = bytes);
-    const tandem_status status = tandem_session_create(&desc, session);
-
-    return status == TANDEM_OK ? tandem_mem_create(*session, &tensors, mem) : status;
-}
-
 /* A second device of this instance, with this chain of features. */
 static VkDevice new_device(vku *vk, const VkPhysicalDeviceFeatures2 *features)
 {
@@ -524,19 +512,6 @@ static void test_network(void **state)
     network_file_remove();
 }
 
-/* In a context it is at work in test_cuda_program.c; here in none, where the pointer is nobody's. */
-static void test_cuda_pointer(void **state)
-{
-    tandem_session *s;
-    tandem_mem mem;
-    tandem_status status = open_in_context(NULL, NULL, 4096, 4096, &s, &mem);
-
-    (void)state;
-    assert_true(status == TANDEM_ERROR_UNSUPPORTED || status == TANDEM_ERROR_ARG);
-    assert_int_equal(mem, 0);
-    assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -546,7 +521,6 @@ int main(void)
         cmocka_unit_test(test_fence_behind_point),
         cmocka_unit_test(test_false_alarm),
         cmocka_unit_test(test_network),
-        cmocka_unit_test(test_cuda_pointer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -627,17 +627,17 @@ static void test_demo(void **state)
     char command[200], text[2000] = "";
 
     (void)state;
-    if (access("./npc_minimal", X_OK)) {
-        print_message("npc_minimal was not built\n");
+    if (access("./examples/npc", X_OK)) {
+        print_message("examples/npc was not built\n");
         skip();
     }
-    snprintf(command, sizeof command, "printf 'Hello.\\n\\nWho are you?\\n' | ./npc_minimal %s 'A smith.'", path);
+    snprintf(command, sizeof command, "printf 'Hello.\\n\\nWho are you?\\n' | ./examples/npc %s 'A smith.'", path);
     FILE *demo = popen(command, "r");
     assert_non_null(demo);
     assert_true(fread(text, 1, sizeof text - 1, demo) > 2);
     assert_int_equal(pclose(demo), 0);
     assert_int_equal(text[strlen(text) - 1], '\n');
-    demo = popen("./npc_minimal /none 2>&1", "r");
+    demo = popen("./examples/npc /none 2>&1", "r");
     assert_non_null(demo);
     text[fread(text, 1, sizeof text - 1, demo)] = 0;
     assert_int_equal(WEXITSTATUS(pclose(demo)), 1);

@@ -110,6 +110,6 @@ void test_bench_minilm(void **state);
 /* Each file's, in the order in which they run. */
 extern const test_cases inline_plans_cases, inline_barriers_cases, inline_streams_cases,
     inline_failures_cases, inline_frames_cases, inline_recorded_cases, inline_sessions_cases,
-    inline_networks_cases, inline_stamps_cases;
+    inline_networks_cases, inline_stamps_cases, inline_example_cases;
 
 #endif

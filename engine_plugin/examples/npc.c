@@ -1,14 +1,15 @@
-/* A character that talks in a terminal, with nothing but Tandem's public headers: copy what you need.
+/* A character that talks in a terminal, with nothing but Tandem's public headers: copy what you
+ * need.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * usage: npc_minimal MODEL.gguf [PERSONA] < LINES
+ * usage: npc MODEL.gguf [PERSONA] < LINES
  *
- *     cc npc_minimal.c $(pkg-config --cflags --libs tandem)
- *     ./a.out "$(tandem fetch smollm2)" "You are Brom, a grumpy blacksmith. Answer in one sentence."
+ *     cc npc.c $(pkg-config --cflags --libs tandem)
+ *     ./a.out "$(tandem fetch smollm2)" "You are Brom, a blacksmith. Answer in one sentence."
  *
- * Each line is said to the character; its answer is shown as it comes. The loop is a game's: it never
- * waits for the answer, and would draw a frame where it sleeps.
+ * Each line is said to the character; its answer is shown as it comes. The loop is a game's: it
+ * never waits for the answer, and would draw a frame where it sleeps.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -94,7 +95,7 @@ int main(int argc, char **argv)
     int failed;
 
     if (argc < 2 || argc > 3) {
-        fprintf(stderr, "usage: npc_minimal MODEL.gguf [PERSONA]\n");
+        fprintf(stderr, "usage: npc MODEL.gguf [PERSONA]\n");
         return 2;
     }
     failed = begin(&w, argv[1], argc > 2 ? argv[2] : "You are a villager. Answer in one sentence.");
