@@ -55,6 +55,7 @@ ROOMS = [
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
     ("engine_plugin/examples/", "examples", PUBLIC | {"api"}),
+    ("engine_plugin/bindings/", "bindings", PUBLIC),  # texts of headers, with their includes
     ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and
     ("engine_plugin/setup/", "setup", PUBLIC | {"base", "os", "integrate"} | {"api"}),
@@ -95,7 +96,7 @@ OUTSIDE = [
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
                    r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
-SYSTEM = {"os", "tool", "serve", "integrate", "demo", "examples"} | TESTS | DAEMON
+SYSTEM = {"os", "tool", "serve", "integrate", "demo", "examples", "bindings"} | TESTS | DAEMON
 OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/", "tests/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}

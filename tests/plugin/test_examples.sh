@@ -37,7 +37,7 @@ if by_hand "$examples" "$root/tests/plugin/test_install.sh" "$root/tests/plugin/
     fail "an example sets struct_bytes by hand: TANDEM_INIT() does"
 fi
 
-for file in "$examples"/*.c; do
+for file in "$examples"/*.c "$examples"/*.cpp; do
     most=150
     [ "${file##*/}" != vulkan_image.c ] || most=300
     [ "$(wc -l <"$file")" -le $most ] || fail "$file has more than $most lines"
@@ -47,6 +47,7 @@ done
 
 cd "$build/examples"
 says 'done, o\[0\] = -0[.].*' ./hello
+says 'done on .*, y\[0\] = -1.000, y\[1\] = 1.000' ./hello_cpp
 says 'a session on .*' ./dlopen "$build/libtandem.so.0"
 says 'without Tandem: .*' ./dlopen "$work/none.so"
 says 'there is no CUDA device here\|done, y\[0\] = -1.000, y\[1\] = 1.000' ./cuda_stream

@@ -31,7 +31,8 @@ grep -qxF 'ExecStart="/opt/50%%/tandem/bin/tandemd"' "$work/packed/opt/50%/tande
 rm "$unit" # what is moved has to name its new place there
 mv "$work/first" "$work/moved"
 prefix=$work/moved
-for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan.h include/tandem/npc.h include/tandem/plugin.h; do
+for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan.h include/tandem/npc.h include/tandem/plugin.h \
+    include/tandem/tandem.hpp include/tandem/vulkan.hpp; do
     [ -f "$prefix/$file" ] || {
         echo "not installed: $file"
         exit 1
@@ -122,8 +123,8 @@ export PKG_CONFIG_PATH="$libdir/pkgconfig"
 # The examples, as who copies them builds them: by the line at the head of each, with pkg-config, ...
 cp -r "$prefix/share/doc/tandem/engine_plugin/examples" "$work/user"
 cd "$work/user"
-for file in *.c; do
-    line=$(sed -n 's/^ [*]     \(cc .*\)/\1/p' "$file")
+for file in *.c *.cpp; do
+    line=$(sed -n 's/^ [*]     \(cc .*\)/\1/p; s,^//     \(c++ .*\),\1,p' "$file")
     line=${line% [[]*}
     [ -n "$line" ] || {
         echo "$file does not say how it is built"
@@ -150,7 +151,7 @@ for way in package pkg-config; do
         cat "$work/log"
         exit 1
     fi
-    for program in hello vulkan_buffer vulkan_image; do
+    for program in hello hello_cpp vulkan_buffer vulkan_image; do
         timeout 60 "$work/$way/$program" >"$work/log" || {
             echo "$program by $way: $(cat "$work/log")"
             exit 1

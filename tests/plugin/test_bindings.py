@@ -1,0 +1,54 @@
+"""The bindings are what the public headers make of them today; and a header that changes is noticed.
+
+SPDX-License-Identifier: Apache-2.0
+
+usage: test_bindings.py [BUILD_FOLDER]
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDERS = ("interop/include", "engine_plugin/include", "engine_plugin/bindings", "engine_plugin/python/tandem")
+
+
+def check(root):
+    ran = subprocess.run([sys.executable, "-B", root / "engine_plugin/bindings/generate.py", "--check"], capture_output=True, text=True)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def prove_that_it_can_fail():
+    """A function more, a field more, and a form that the generator does not know."""
+    changes = [
+        ("tandem/tandem.h", "TANDEM_API uint32_t tandem_version(void);",
+         "TANDEM_API uint32_t tandem_version(void);\n\nTANDEM_API tandem_status tandem_new(tandem_session *session, uint32_t more);",
+         "run engine_plugin/bindings/generate.py"),
+        ("tandem/npc.h", "tandem_npc_poll(tandem_npc *npc, tandem_npc_news *news);",
+         "tandem_npc_poll(tandem_npc *npc, tandem_npc_news *news, uint32_t more);", "run engine_plugin/bindings/generate.py"),
+        ("tandem/tandem.h", "uint32_t cuda_driver_version; /* as 13000", "uint32_t more : 3; /* as 13000", "what is 'uint32_t more : 3'?"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name in FOLDERS:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, root / name)
+        assert check(root) == (0, ""), check(root)
+        for name, before, after, says in changes:
+            path = root / "engine_plugin/include" / name
+            text = path.read_text()
+            assert before in text, before
+            path.write_text(text.replace(before, after, 1))
+            code, said = check(root)
+            assert code == 1 and says in said, said
+            path.write_text(text)
+    return len(changes)
+
+
+if __name__ == "__main__":
+    code, said = check(ROOT)
+    print(said, end="")
+    if code == 0:
+        print(f"the bindings are up to date; {prove_that_it_can_fail()} changes of headers are noticed")
+    sys.exit(code)
