@@ -55,6 +55,7 @@ ROOMS = [
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
     ("engine_plugin/examples/", "examples", PUBLIC | {"api"}),
+    ("engine_plugin/python/", "python", set()),
     ("engine_plugin/bindings/", "bindings", PUBLIC),  # texts of headers, with their includes
     ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and
@@ -104,7 +105,7 @@ SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl
 # What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none. (RUN is
 # a network of them, which has no description.)
 NAMELESS = ("interop/", "engine_plugin/")
-BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/", "engine_plugin/examples/")
+BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/", "engine_plugin/examples/", "engine_plugin/python/")
 NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
                    r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b|RUN\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
 # Who computes a session's jobs is behind its table, td_backend: of client/, only the files of one of the two ask.

@@ -8,9 +8,11 @@ import sys
 
 import cxx
 import headers
+import python
 
 FILES = {"engine_plugin/include/tandem/tandem.hpp": cxx.tandem_hpp,
-         "engine_plugin/include/tandem/vulkan.hpp": cxx.vulkan_hpp}
+         "engine_plugin/include/tandem/vulkan.hpp": cxx.vulkan_hpp,
+         "engine_plugin/python/tandem/_api.py": python.api}
 
 
 def main():

@@ -1,0 +1,211 @@
+"""Models whose file has a graph, their instances, and denoisers.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import ctypes
+from typing import NamedTuple
+
+from . import _api
+from ._arrays import SIZES, Memory, Tensor
+from ._library import C, ArgumentError, check, make
+from ._session import ns
+
+NUMPY = {_api.Dtype.F16: "float16", _api.Dtype.F32: "float32", _api.Dtype.I32: "int32", _api.Dtype.U8: "uint8",
+         _api.Dtype.I8: "int8", _api.Dtype.BF16: "uint16"}
+MOST_BYTES = 1 << 40
+
+
+class Binding(NamedTuple):
+    """A tensor that a run brings, for some numbers."""
+
+    name: str
+    role: str    # input, output or uniform
+    dtype: _api.Dtype
+    shape: tuple
+    bytes: int
+    offset_bytes: int  # of a uniform
+
+
+class Model:
+    """A file on a session: Model(session, path), of a language model with sequences, context and cache as well."""
+
+    depth = 0
+
+    def __init__(self, session, path, **fields):
+        self.session, self.id = session, ctypes.c_uint64()
+        session._alive()
+        desc = make(_api.tandem_model_desc, path=path, **fields)
+        check(C.tandem_model_create(session.handle, ctypes.byref(desc), ctypes.byref(self.id)))
+        session.adopt(self)
+        network = make(_api.tandem_network)
+        check(C.tandem_model_info(session.handle, self.id, ctypes.byref(network)))
+        self.weight_bytes, self.state_bytes = network.weight_bytes, network.state_bytes
+        self._counts = network.binding_count, network.uniform_count
+        self.numbers = {}  # name -> the most that it may be
+        for i in range(network.number_count):
+            number = make(_api.tandem_network_number)
+            check(C.tandem_model_number(session.handle, self.id, i, ctypes.byref(number)))
+            self.numbers[number.name.decode()] = number.most
+
+    def _ordered(self, numbers):
+        """Numbers by name in the network's order, for C."""
+        if set(numbers) != set(self.numbers):
+            raise ArgumentError(f"the numbers are {sorted(numbers)}, but the network's are {sorted(self.numbers)}")
+        for name, value in numbers.items():
+            if not 1 <= int(value) <= self.numbers[name]:
+                raise ArgumentError(f"{name} is {value}, not 1 to {self.numbers[name]}")
+        return (ctypes.c_uint32 * max(1, len(numbers)))(*(int(numbers[name]) for name in self.numbers))
+
+    def _list(self, function, count, numbers):
+        found = []
+        for i in range(count):
+            tensor = make(_api.tandem_network_tensor)
+            check(function(self.session._alive(), self.id, self._ordered(numbers), len(numbers), i, ctypes.byref(tensor)))
+            role = _api.NetworkRole(tensor.role).name.lower()
+            found.append(Binding(tensor.name.decode(), role, _api.Dtype(tensor.dtype), tuple(tensor.shape)[4 - tensor.dimensions:],
+                                 tensor.bytes, tensor.offset_bytes))
+        return found
+
+    def bindings(self, **numbers):
+        """Its inputs and outputs, in their order."""
+        return self._list(C.tandem_model_binding, self._counts[0], numbers)
+
+    def uniforms(self, **numbers):
+        return self._list(C.tandem_model_uniform, self._counts[1], numbers)
+
+    def tensor(self, name):
+        """(view, shape) of a tensor of the file, for jobs to read."""
+        view, shape = _api.tandem_view(), (ctypes.c_uint64 * 4)()
+        check(C.tandem_model_tensor(self.session._alive(), self.id, name.encode(), ctypes.byref(view), shape))
+        return view, tuple(shape)
+
+    def instance(self, **fields):
+        return Instance(self, **fields)
+
+    def close(self):
+        if self.id.value and self.session.is_open:
+            C.tandem_retire(self.session.handle, self.id)
+            self.id.value = 0
+
+    __del__ = close
+
+
+class Instance:
+    """A model's network with state of its own: zeros at first, then what each run leaves."""
+
+    depth = 1
+
+    def __init__(self, model, **fields):
+        self.model, self.session, self.id = model, model.session, ctypes.c_uint64()
+        desc = make(_api.tandem_instance_desc, **fields)
+        check(C.tandem_model_instance(self.session._alive(), model.id, ctypes.byref(desc), ctypes.byref(self.id)))
+        self.session.adopt(self)
+
+    def prepare(self, **numbers):
+        """Plans, and takes memory: so that a run of these numbers does not."""
+        check(C.tandem_model_prepare(self.session._alive(), self.id, self.model._ordered(numbers), len(numbers)))
+
+    def run(self, inputs, uniforms=None, timeout=None, deadline=None, **numbers):
+        """A run: {name: array} of its inputs, and of its uniforms; returns {name: array} of its outputs."""
+        import numpy as np
+
+        self.prepare(**numbers)
+        bindings, keep, outputs, views = self.model.bindings(**numbers), [], {}, []
+        wanted = {b.name for b in bindings if b.role == "input"}
+        if set(inputs) != wanted:
+            raise ArgumentError(f"the inputs are {sorted(inputs)}, but the network's are {sorted(wanted)}")
+        for b in bindings:
+            if b.role == "input":
+                array = self._input(b, inputs[b.name])
+            else:
+                array = outputs[b.name] = self.session.empty(b.shape, NUMPY[b.dtype])
+            views.append(self.session._view(array, b.name, keep))
+            views[-1].dtype = b.dtype
+        op, job = _api.tandem_run(), make(_api.tandem_job, operation=_api.Operation.RUN)
+        packed = self._uniforms(self.model.uniforms(**numbers), uniforms or {})
+        ordered, array = self.model._ordered(numbers), (_api.tandem_view * max(1, len(views)))(*views)
+        op.instance, op.bindings, op.binding_count = self.id.value, array, len(views)
+        op.numbers, op.number_count = ordered, len(numbers)
+        op.uniforms, op.uniform_bytes = ctypes.cast(packed, ctypes.c_void_p), len(packed) if packed else 0
+        job.op.run = op
+        if deadline is not None:
+            job.deadline_ns = ns(deadline)
+        self.session._submit(job, [keep, outputs, ordered, array, packed]).wait(timeout)
+        return {name: np.asarray(array) for name, array in outputs.items()}
+
+    def _input(self, b, array):
+        """As it is where a run can read it so, else a copy: dense, from a multiple of 16 bytes on."""
+        import numpy as np
+
+        if isinstance(array, Tensor):
+            return array
+        m = Memory(array, b.name)
+        if tuple(m.shape) != b.shape or m.dtype != b.dtype and not (b.dtype == _api.Dtype.BF16 and m.size == 2):
+            raise ArgumentError(f"{b.name} is {m.dtype.name} {m.shape}, but the network's is {b.dtype.name} {b.shape}")
+        if m.is_dense and (m.on_gpu or (m.pointer % 16 == 0 and not self.session.maps_pages)):
+            return array
+        copy = self.session.empty(b.shape, NUMPY[b.dtype])
+        copy[...] = np.asarray(array.cpu() if hasattr(array, "cpu") else array)
+        return copy
+
+    def _uniforms(self, described, given):
+        import numpy as np
+
+        if {u.name for u in described} != set(given):
+            raise ArgumentError(f"the uniforms are {sorted(given)}, but the network's are {sorted(u.name for u in described)}")
+        if not described:
+            return None
+        packed = (ctypes.c_char * max(u.offset_bytes + u.bytes for u in described))()
+        for u in described:
+            value = np.ascontiguousarray(given[u.name], NUMPY[u.dtype])
+            if value.size * SIZES[u.dtype] != u.bytes:
+                raise ArgumentError(f"{u.name} is of shape {value.shape}, but the network's is {u.shape}")
+            packed[u.offset_bytes:u.offset_bytes + u.bytes] = value.tobytes()
+        return packed
+
+    def close(self):
+        if self.id.value and self.session.is_open:
+            C.tandem_retire(self.session.handle, self.id)
+            self.id.value = 0
+
+    __del__ = close
+
+
+class Denoiser:
+    """Takes the noise out of a path tracer's frames by a network, as `tandem denoise` does, whose help says what pictures are:
+    arrays [height, width, channels] of floats. What it remembers goes on from frame to frame, until reset()."""
+
+    INPUTS = {"color": (3, 0), "albedo": (3, 1), "normal": (3, 0), "depth": (1, 0)}  # channels, and what one left out is
+
+    def __init__(self, session, path, **fields):
+        self.model, self._fields = Model(session, path), fields
+        if set(self.model.numbers) != {"height", "width"}:
+            raise ArgumentError(f"{path} is no denoiser: its numbers are {sorted(self.model.numbers)}, not height and width")
+        self.bindings = self.model.bindings(height=1, width=1)
+        for b in self.bindings:
+            known = b.name == "out" if b.role == "output" else b.name in self.INPUTS
+            if not known or b.dtype != _api.Dtype.F32 or b.shape != (1, 1, 3 if b.role == "output" else self.INPUTS[b.name][0]):
+                raise ArgumentError(f"{path} is no denoiser: it has an {b.role} '{b.name}' of {b.dtype.name} {b.shape}")
+        self.reset()
+
+    def reset(self):
+        """As if there had been no frame."""
+        self.instance = self.model.instance(**self._fields)
+
+    def __call__(self, color, albedo=None, normal=None, depth=None):
+        import numpy as np
+
+        given = {"color": color, "albedo": albedo, "normal": normal, "depth": depth}
+        height, width = np.shape(color)[:2] if np.ndim(color) == 3 else (0, 0)
+        inputs = {}
+        for b in (b for b in self.bindings if b.role == "input"):
+            channels, absent = self.INPUTS[b.name]
+            shape = (height, width, channels)
+            if given[b.name] is None:
+                inputs[b.name] = np.full(shape, absent, np.float32)
+            elif 0 in shape or np.shape(given[b.name]) != shape:
+                raise ArgumentError(f"{b.name} is of shape {np.shape(given[b.name])}, not " + (
+                    f"{shape}" if height else "(height, width, 3)"))
+            else:
+                inputs[b.name] = np.ascontiguousarray(given[b.name], np.float32)
+        return self.instance.run(inputs, height=height, width=width)["out"]
