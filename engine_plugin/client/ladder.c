@@ -333,6 +333,43 @@ const td_requirement td_requirements[] = {
 };
 const uint32_t td_requirement_count = sizeof td_requirements / sizeof *td_requirements;
 
+#define ALL_ELSEWHERE (ELSEWHERE(TIMELINE) | ELSEWHERE(HOST) | ELSEWHERE(COPY))
+#define ALL_CPU (CPU(HOST) | CPU(COPY))
+const td_memory_kind td_memory_kinds[] = {
+    {.name = "CREATE", .source = TANDEM_MEM_CREATE, .ways = CUDA | ALL_ELSEWHERE | ALL_CPU, .needs = ""},
+    {.name = "HOST",
+     .source = TANDEM_MEM_HOST,
+     .ways = CUDA | ELSEWHERE(HOST) | ELSEWHERE(COPY) | ALL_CPU,
+     .needs = "whole pages, and with Vulkan VK_EXT_external_memory_host, but on copy"},
+    {.name = "FD, OPAQUE_FD",
+     .source = TANDEM_MEM_FD,
+     .handle = TANDEM_HANDLE_OPAQUE_FD,
+     .ways = TIMELINE | HOST | ELSEWHERE(TIMELINE),
+     .needs = "Vulkan, on the device and driver that exported it"},
+    {.name = "FD, DMA_BUF",
+     .source = TANDEM_MEM_FD,
+     .handle = TANDEM_HANDLE_DMA_BUF,
+     .ways = INLINE | COPY | ELSEWHERE(HOST) | ELSEWHERE(COPY) | ALL_CPU,
+     .needs = "Vulkan with VK_EXT_external_memory_dma_buf"},
+    {.name = "VULKAN",
+     .source = TANDEM_MEM_VULKAN,
+     .ways = CUDA | ALL_ELSEWHERE | ALL_CPU,
+     .needs = "Vulkan; an export as OPAQUE_FD on timeline and host, a device address on inline"},
+    {.name = "CUDA",
+     .source = TANDEM_MEM_CUDA,
+     .ways = TIMELINE | HOST,
+     .needs = "device memory of one allocation"},
+};
+const uint32_t td_memory_kind_count = sizeof td_memory_kinds / sizeof *td_memory_kinds;
+
+bool td_way_takes(td_way way, uint32_t source, uint32_t handle)
+{
+    for (const td_memory_kind *kind = td_memory_kinds; kind < td_memory_kinds + td_memory_kind_count; kind++)
+        if (kind->source == source && kind->handle == handle)
+            return kind->ways & td_way_bit(way);
+    return false;
+}
+
 /* --- What follows from it --- */
 
 void td_grounds_ask_offer(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,

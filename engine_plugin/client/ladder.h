@@ -94,6 +94,18 @@ typedef struct td_requirement {
 extern const td_requirement td_requirements[];
 extern const uint32_t td_requirement_count;
 
+/* Where a mem's bytes may come from, and on which ways: sessions refuse by it, `tandem doctor` prints it, INTEGRATION.md has it. */
+typedef struct td_memory_kind {
+    const char *name;
+    uint32_t source, handle; /* tandem_mem_source; of FD tandem_handle */
+    uint32_t ways;           /* bits of td_way_bit() */
+    const char *needs;       /* beside the way; "": nothing */
+} td_memory_kind;
+
+extern const td_memory_kind td_memory_kinds[];
+extern const uint32_t td_memory_kind_count;
+bool td_way_takes(td_way way, uint32_t source, uint32_t handle);
+
 static inline uint32_t td_way_bit(td_way way) { return 1u << (way.device * TD_SHARINGS + way.sharing); }
 
 td_have td_requirement_probe(const td_requirement *r, const td_grounds *g, char *why);

@@ -55,6 +55,12 @@ static bool is_gpu_elsewhere(const tandem_session *s)
     return s->way.device == TD_DEVICE_CUDA_ELSEWHERE && s->way.sharing == TD_SHARING_TIMELINE;
 }
 
+/* Whether this session's way has such memory at all. */
+static bool takes(const tandem_session *s, const tandem_mem_desc *desc)
+{
+    return td_way_takes(s->way, desc->source, desc->handle_type);
+}
+
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     const VkBufferUsageFlags usage = TD_MEM_USAGE | desc->vulkan_usage;
@@ -102,7 +108,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
 
     if (!desc->host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is NULL");
-    if (is_gpu_elsewhere(s))
+    if (!takes(s, desc))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.source is HOST (1): on the timeline rung tandemd shares what Vulkan exports");
     if (mem->bytes > UINT64_MAX - address)
@@ -184,7 +190,7 @@ static tandem_status make_dma_buf(tandem_session *s, td_mem *mem, const tandem_m
     char text[TD_WHY_BYTES] = "";
     tandem_status status;
 
-    if (!s->vk || (!copied && !td_is_inline(s)))
+    if (!s->vk || !takes(s, desc))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.handle_type is 1 (DMA_BUF): %s",
                        s->vk ? "CUDA imports none; the inline, copy and cpu rungs take it"
                              : "without Vulkan nobody imports it: map it, and give it as HOST (1)");
@@ -231,7 +237,7 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
                                  : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.fd is %d: %s", desc->fd,
                                            strerror(errno));
     }
-    if (!s->vk || !s->cu || td_copies(s))
+    if (!s->vk || !takes(s, desc))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
                        !s->vk ? "the session has no Vulkan device to share with"
                        : td_is_inline(s) ? "the inline rung takes the VkDeviceMemory itself"
@@ -291,7 +297,7 @@ static tandem_status make_cuda(tandem_session *s, td_mem *mem, const tandem_mem_
 
     if (!desc->cuda_pointer)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.cuda_pointer is 0");
-    if (!s->cu || td_copies(s))
+    if (!takes(s, desc))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is CUDA (4): %s",
                        s->cu ? "on the copy rung jobs work on copies of the host's memory"
                              : "the session does not compute in a CUDA context of this process");

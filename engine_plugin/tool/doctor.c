@@ -255,6 +255,25 @@ static void look_at_options(doctor *d)
         }
 }
 
+/* Memory: on which rungs each source of it may be, of this process's and of tandemd's GPU, and of the CPU. */
+static void look_at_memory(doctor *d)
+{
+    d->section = "Memory that jobs work on: where it may come from, by rung";
+    for (const td_memory_kind *kind = td_memory_kinds; kind < td_memory_kinds + td_memory_kind_count; kind++) {
+        char rungs[200] = "", elsewhere[100] = "";
+        for (int i = 0; i < TD_WAYS; i++) {
+            const td_way way = td_ladder[i];
+            char *to = way.device == TD_DEVICE_CUDA_ELSEWHERE ? elsewhere : rungs;
+            const size_t room = to == elsewhere ? sizeof elsewhere : sizeof rungs, used = strlen(to);
+            const bool twice = way.device == TD_DEVICE_CPU && way.sharing == TD_SHARING_COPY; /* named above, of CUDA's */
+            if ((kind->ways & td_way_bit(way)) && !(twice && strstr(rungs, "copy")))
+                snprintf(to + used, room - used, "%s%s", used ? ", " : "", td_rung_name(td_rung_of(way, 0)));
+        }
+        find(d, NOTE, kind->name, "%s%s%s%s%s", rungs, elsewhere[0] ? "; tandemd's GPU: " : "", elsewhere, kind->needs[0] ? "; needs " : "",
+             kind->needs);
+    }
+}
+
 /* Rungs. */
 
 static bool measure(route *l, bench_vk *v, const payload *p)
@@ -705,6 +724,7 @@ int tool_doctor(int argc, char **argv)
     look_at_devices(d);
     look_at_requirements(d);
     look_at_options(d);
+    look_at_memory(d);
     look_at_rungs(d);
     look_at_models(d, config, look_at_daemon(d, socket));
     int result = d->best.rung ? TOOL_OK : TOOL_FAILED;

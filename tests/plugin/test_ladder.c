@@ -151,22 +151,31 @@ static const char *needs_of(char *text, const char *rung, char needs[400])
     return needs;
 }
 
+static bool read_document(char *text, size_t bytes)
+{
+    const char *source = getenv("TANDEM_SOURCE");
+    char path[1000];
+    FILE *file;
+
+    if (!source)
+        return false;
+    snprintf(path, sizeof path, "%s/engine_plugin/INTEGRATION.md", source);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_in_range(fread(text, 1, bytes - 1, file), 1, bytes - 2);
+    fclose(file);
+    return true;
+}
+
 /* INTEGRATION.md's ladder names for each rung what of Vulkan the table needs for it, and nothing else. */
 static void test_document(void **state)
 {
     static char text[1 << 17];
-    const char *source = getenv("TANDEM_SOURCE");
-    char path[1000], needs[400];
-    FILE *file;
+    char needs[400];
 
     (void)state;
-    if (!source)
+    if (!read_document(text, sizeof text))
         skip();
-    snprintf(path, sizeof path, "%s/engine_plugin/INTEGRATION.md", source);
-    file = fopen(path, "r");
-    assert_non_null(file);
-    assert_in_range(fread(text, 1, sizeof text - 1, file), 1, sizeof text - 2);
-    fclose(file);
     for (int w = 0; w < TD_WAYS; w++) {
         const td_way way = td_ladder[w];
         const char *rung = td_rung_name(td_rung_of(way, 0));
@@ -184,6 +193,60 @@ static void test_document(void **state)
     assert_non_null(strstr(needs_of(text, "copy", needs), "nothing beyond Vulkan 1.1"));
 }
 
+/* INTEGRATION.md's table of memory says what the library's does, cell by cell. */
+static void test_memory_in_document(void **state)
+{
+    static const td_way columns[] = {{TD_DEVICE_CUDA, TD_SHARING_INLINE},           {TD_DEVICE_CUDA, TD_SHARING_TIMELINE},
+                                     {TD_DEVICE_CUDA, TD_SHARING_HOST},             {TD_DEVICE_CUDA, TD_SHARING_COPY},
+                                     {TD_DEVICE_CPU, TD_SHARING_HOST},              {TD_DEVICE_CUDA_ELSEWHERE, TD_SHARING_TIMELINE},
+                                     {TD_DEVICE_CUDA_ELSEWHERE, TD_SHARING_HOST},   {TD_DEVICE_CUDA_ELSEWHERE, TD_SHARING_COPY}};
+    static char text[1 << 17];
+    char row[400];
+
+    (void)state;
+    if (!read_document(text, sizeof text))
+        skip();
+    for (uint32_t i = 0; i < td_memory_kind_count; i++) {
+        const td_memory_kind *kind = &td_memory_kinds[i];
+        int used = snprintf(row, sizeof row, "\n| `%s` |", kind->name);
+
+        for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
+            used += snprintf(row + used, sizeof row - (size_t)used, " %s |", kind->ways & td_way_bit(columns[c]) ? "yes" : "-");
+        if (!strstr(text, row))
+            fail_msg("INTEGRATION.md has no row%s", row);
+    }
+}
+
+/* By the table a session on host memory takes what it says, and refuses all else by its name. */
+static void test_memory_of_a_session(void **state)
+{
+    static unsigned char bytes[8192];
+    const td_way way = {TD_DEVICE_CPU, TD_SHARING_HOST};
+    tandem_session *s = NULL;
+    char text[600];
+
+    (void)state;
+    assert_int_equal(tandem_session_create(&TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU), &s), TANDEM_OK);
+    for (uint32_t i = 0; i < td_memory_kind_count; i++) {
+        const td_memory_kind *kind = &td_memory_kinds[i];
+        const bool vulkan = !strncmp(kind->needs, "Vulkan", 6);
+        const tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc, .source = kind->source, .handle_type = kind->handle, .bytes = 64,
+                                                 .host = bytes, .fd = 0, .allocation_bytes = 64, .vulkan_memory = 1, .cuda_pointer = 64);
+        tandem_mem mem = 0;
+        const tandem_status status = tandem_mem_create(s, &desc, &mem);
+
+        if (td_way_takes(way, kind->source, kind->handle) && !vulkan) {
+            assert_int_equal(status, TANDEM_OK);
+            continue;
+        }
+        if (status != TANDEM_ERROR_UNSUPPORTED && kind->source != TANDEM_MEM_FD) /* what this program's input is, nobody knows */
+            fail_msg("%s: %d", kind->name, status);
+        assert_int_equal(tandem_error_text(s, text, sizeof text), TANDEM_OK);
+        assert_non_null(strstr(text, "desc."));
+    }
+    assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +254,8 @@ int main(void)
         cmocka_unit_test(test_everything_and_nothing),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_document),
+        cmocka_unit_test(test_memory_in_document),
+        cmocka_unit_test(test_memory_of_a_session),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
