@@ -258,7 +258,7 @@ static void finish(const effect *f, const engine *e, const slot *s)
 
     if (!s->frame)
         return;
-    check(vkWaitForFences(e->vulkan.device, 1, &s->fence, VK_TRUE, 10000000000u),
+    check(vkWaitForFences(e->vulkan.device, 1, &s->fence, VK_TRUE, 60000000000u),
           "vkWaitForFences");
     check(vkResetFences(e->vulkan.device, 1, &s->fence), "vkResetFences");
     check(tandem_wait(f->session, s->ticket, 1000000000, &report),

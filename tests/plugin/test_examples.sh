@@ -20,7 +20,7 @@ fail() {
 says() {
     text=$1
     shift
-    timeout 60 "$@" >"$work/said" 2>&1 || fail "$* failed: $(cat "$work/said")"
+    timeout 100 "$@" >"$work/said" 2>&1 || fail "$* failed: $(cat "$work/said")"
     grep -qx "$text" "$work/said" || fail "$* does not say '$text': $(cat "$work/said")"
 }
 
@@ -60,19 +60,25 @@ done
 ! timeout 60 ./vulkan_image 9 >"$work/said" 2>&1 || fail "vulkan_image takes a rung that there is not"
 grep -q 'desc.rung is 9' "$work/said" || fail "vulkan_image does not say why: $(cat "$work/said")"
 
-# The layer says what it finds on its own, on the standard output; nothing but that it may be found is asked of the machine.
+# is_silent PROGRAM: the layer, which says what it finds on the standard output, has said nothing. Old ones raise false alarms,
+# and wait for ten seconds: INTEGRATION.md has which.
+is_silent() {
+    ! grep -v 'UNASSIGNED-Vk[A-Za-z]*-state-timeout\|VUID-VkSemaphoreSignalInfo-value-03259' "$work/said" | grep -i 'valid' ||
+        fail "the validation layer has something to say of $1"
+}
+
 export VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 says 'done, y\[0\] = -1.000, y\[1\] = 1.000' ./vulkan_buffer
-! grep -i 'valid' "$work/said" || fail "the validation layer has something to say of vulkan_buffer"
+is_silent vulkan_buffer
 says 'frame 10: red 200 became 100' ./vulkan_image
-! grep -i 'valid' "$work/said" || fail "the validation layer has something to say of vulkan_image"
+is_silent vulkan_image
 # It is there, and would say so: a barrier that is left out is found.
 sed 's/^    read_by_host(commands);//; s/\(vkCmdPipelineBarrier\)(commands, COMPUTE . TRANSFER/if (0) &/' \
     "$examples/vulkan_image.c" >"$work/vulkan_image.c"
 cp "$examples/vulkan_device.h" "$work"
 gcc -std=c17 -I"$root/interop/include" -I"$root/engine_plugin/include" "$work/vulkan_image.c" -o "$work/faulty" -L"$build" -ltandem \
     -lvulkan -Wl,-rpath,"$build"
-timeout 60 "$work/faulty" >"$work/said" 2>&1 || :
+timeout 100 "$work/faulty" >"$work/said" 2>&1 || :
 grep -q 'Validation Error' "$work/said" || fail "a barrier that is missing is not found: $(cat "$work/said")"
 unset VK_INSTANCE_LAYERS VK_LAYER_ENABLES
 
