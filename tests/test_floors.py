@@ -55,6 +55,7 @@ ROOMS = [
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
     ("engine_plugin/examples/", "examples", PUBLIC | {"api"}),
+    ("engine_plugin/conform/", "conform", PUBLIC),
     ("engine_plugin/python/", "python", set()),
     ("engine_plugin/bindings/", "bindings", PUBLIC),  # texts of headers, with their includes
     ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
@@ -69,7 +70,7 @@ ROOMS = [
     ("tests/plugin/", "tests of plugin", BELOW | {"tool", "examples", "tests", "tests of interop", "tests of kernels"}),
     ("tests/daemon/", "tests of daemon", BELOW | DAEMON | {"tests", "tests of interop", "tests of kernels", "tests of plugin"}),
     ("tests/bench/", "bench", BELOW | {"tool"}),
-    ("tests/tool/", "tests of tool", BELOW | {"tool", "bench", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),
+    ("tests/tool/", "tests of tool", BELOW | {"tool", "bench", "examples", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),
     ("tests/demo/", "tests of demo", BELOW | {"demo", "tests"}),
     ("tests/", "tests", GROUND),
 ]
@@ -79,11 +80,12 @@ UNCOMPILED = {"kernels/cuda/cubins_none.c"}
 # What goes by its arguments alone: it keeps nothing, and calls nothing but its like, and what a compiler makes of a copy.
 PURE = {"daemon/costs", "daemon/schedule"}
 COPIES = {"memcpy", "memmove", "memset", "memcmp"}
-# Whose calls are looked at.
+# Whose calls are looked at; but for what has functions by the names of the library's, and of libc's, to stand in front of them.
 CALLERS = ("interop/", "kernels/", "engine_plugin/")
+IN_FRONT = "engine_plugin/conform/"
 # Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
-    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "setup", "demo", "examples"} | TESTS),
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "setup", "demo", "examples", "conform"} | TESTS),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
     (re.compile(r"math_constants\.h|type_traits"), {"cuda"} | TESTS),
     (re.compile(r"nvtx3/"), {"exec"}),
@@ -97,7 +99,7 @@ OUTSIDE = [
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
                    r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
-SYSTEM = {"os", "tool", "serve", "integrate", "demo", "examples", "bindings"} | TESTS | DAEMON
+SYSTEM = {"os", "tool", "serve", "integrate", "demo", "examples", "bindings", "conform"} | TESTS | DAEMON
 OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/", "tests/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
@@ -105,7 +107,8 @@ SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl
 # What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none. (RUN is
 # a network of them, which has no description.)
 NAMELESS = ("interop/", "engine_plugin/")
-BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/", "engine_plugin/examples/", "engine_plugin/python/")
+BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/", "engine_plugin/examples/", "engine_plugin/python/",
+       "engine_plugin/conform/")
 NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
                    r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b|RUN\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
 # Who computes a session's jobs is behind its table, td_backend: of client/, only the files of one of the two ask.
@@ -194,7 +197,7 @@ def objects_of(root, build):
     for path in sorted(build.rglob("*.dir/**/*.o")):
         folder, _, rest = path.relative_to(build).as_posix().partition("CMakeFiles/")
         source = folder + rest.split("/", 1)[1][:-len(".o")]
-        if source.startswith(CALLERS) and (root / source).is_file():
+        if source.startswith(CALLERS) and not source.startswith(IN_FRONT) and (root / source).is_file():
             found[source] = path
     return found
 
@@ -245,6 +248,7 @@ def check_calls(root, build):
     root = pathlib.Path(root).resolve()
     objects = objects_of(root, pathlib.Path(build).resolve())
     sources = {path.relative_to(root).as_posix() for folder in CALLERS for path in (root / folder).rglob("*.c")}
+    sources = {source for source in sources if not source.startswith(IN_FRONT)}
     wrong = [f"{source}: has no object in the build folder; build everything first"
              for source in sorted(sources - objects.keys() - UNCOMPILED)]
     seen = References(objects)

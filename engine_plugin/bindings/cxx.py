@@ -333,8 +333,7 @@ def constructors(headers, name, base):
         on = f"const {parent} &on"
         of_parent = "on.session_" if parent in IDS.values() else "on.shared()"
         ids = ", on.id()" if parent in IDS.values() else ""
-        explicit = ""
-        text += f"    {explicit}{name}({on}, {takes}) : {base}({of_parent})\n    {{\n"
+        text += f"    {name}({on}, {takes}) : {base}({of_parent})\n    {{\n"
         text += f"        check({f.name}(session_.get(){ids}, {passes}, &id_));\n    }}\n"
     return text
 
@@ -342,7 +341,8 @@ def constructors(headers, name, base):
 def id_class(headers, of, name):
     base = f"owned<{of}, {of}_destroy>"
     friend = "    friend class instance;\n\npublic:\n" if name == "model" else "public:\n"
-    return f"class {name} : public {base} {{\n{friend}    {name}() = default;\n{constructors(headers, name, 'owned')}{methods(headers, name)}}};\n"
+    body = constructors(headers, name, "owned") + methods(headers, name)
+    return f"class {name} : public {base} {{\n{friend}    {name}() = default;\n{body}}};\n"
 
 
 def pointer_class(headers, of, name):

@@ -46,6 +46,7 @@ static const struct {
     {"logits", tool_logits},
     {"perplexity", tool_perplexity},
     {"serve", tool_serve},
+    {"conform", tool_conform},
     {"doctor", tool_doctor},
     {"info", tool_info},
     {"top", tool_top},

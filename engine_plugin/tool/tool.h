@@ -162,6 +162,7 @@ int tool_generate(int argc, char **argv);
 int tool_logits(int argc, char **argv);
 int tool_perplexity(int argc, char **argv);
 int tool_serve(int argc, char **argv);
+int tool_conform(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
 int tool_top(int argc, char **argv);
 extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
@@ -170,6 +171,7 @@ extern const char *const tool_probe_help, *const tool_tune_help, *const tool_ben
 extern const char *const tool_fetch_help, *const tool_tokenize_help, *const tool_generate_help, *const tool_run_help;
 extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help, *const tool_serve_help;
 extern const char *const tool_eval_help;
+extern const char *const tool_conform_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
     *const tool_bench_linear_help, *const tool_bench_daemon_help, *const tool_bench_npc_help;
 

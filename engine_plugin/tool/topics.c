@@ -35,6 +35,7 @@ static const tool_topic topics[] = {
     {"logits", "what a language model makes of some tokens, as numbers", &tool_logits_help},
     {"perplexity", "how well a language model foretells a text", &tool_perplexity_help},
     {"serve", "an endpoint like OpenAI's, with a language model behind it", &tool_serve_help},
+    {"conform", "runs a program that uses Tandem, and says where it breaks the API's rules", &tool_conform_help},
     {"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help},
     {"info", "the build, the CPU, devices: which rung each reaches, and why not a higher one", &tool_info_help},
     {"top", "what the clients of tandemd have it do, live", &tool_top_help},

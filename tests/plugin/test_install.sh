@@ -61,6 +61,12 @@ if [ -x "$build/tandem" ]; then
             exit 1
         }
     fi
+    if [ -e "$build/libtandem_conform.so" ]; then
+        env -i "$prefix/bin/tandem" conform -- /bin/true 2>"$work/log" || {
+            echo "tandem does not find libtandem_conform.so: $(cat "$work/log")"
+            exit 1
+        }
+    fi
     cp "$prefix/bin/tandem" "$work/alone"
     for command in bench accuracy; do
         "$work/alone" $command --quick 2>"$work/log" || [ $? = 1 ] || exit 1

@@ -15,7 +15,7 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity serve doctor info top bench
+TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity serve conform doctor info top bench
 bench-handover bench-attention bench-linear bench-daemon bench-npc tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c", "eval": "tests/bench/eval.c",
@@ -202,7 +202,7 @@ class FirstSteps(unittest.TestCase):
         self.assertIn("attend", [words[1] for words in shown])
         with tempfile.TemporaryDirectory() as folder:
             for words in shown:
-                if words[1] in ("bench", "tune", "denoise", "fetch", "tokenize", "generate", "serve", "perplexity"):  # minutes, PyPI
+                if words[1] in ("bench", "tune", "denoise", "fetch", "tokenize", "generate", "serve", "perplexity", "conform"):  # minutes, PyPI
                     words = [*words, "--help"]
                 run = tool(*words[1:], cwd=folder)
                 self.assertEqual((run.returncode, run.stderr), (0, ""), words)
