@@ -95,5 +95,5 @@ nobody along. It is started by systemctl --user enable --now tandemd.socket.")
 
 set(CPACK_SOURCE_GENERATOR TXZ)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME tandem-${PROJECT_VERSION})
-set(CPACK_SOURCE_IGNORE_FILES "/\\.git/" "/\\.ci/" "/build[^/]*/" "/out[^/]*/" "/__pycache__/" "\\.o$")
+set(CPACK_SOURCE_IGNORE_FILES "/\\.git(/|$)" "/\\.ci/" "/build[^/]*/" "/out[^/]*/" "/__pycache__/" "\\.o$")
 include(CPack)
