@@ -102,6 +102,7 @@ public:
     template <std::size_t N> list(const std::array<T, N> &from) : data_(from.data()), size_(N) {}
     const T *data() const noexcept { return data_; }
     std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(size_); }
+    std::uint64_t bytes() const noexcept { return size_ * sizeof(T); }
 
 private:
     const T *data_ = nullptr;
@@ -121,6 +122,22 @@ template <class T, class Call> std::vector<T> fetch(Call call)
     }
     check(status);
     found.resize(count < found.size() ? count : found.size());
+    return found;
+}
+
+/* The same of bytes. */
+template <class Call> std::vector<unsigned char> fetch_bytes(Call call)
+{
+    std::vector<unsigned char> found;
+    std::uint64_t bytes = 0;
+    tandem_status status = call(static_cast<void *>(nullptr), &bytes);
+
+    while ((status == TANDEM_OK || status == TANDEM_ERROR_BUSY) && found.size() < bytes) {
+        found.resize(bytes);
+        status = call(found.data(), &bytes);
+    }
+    check(status);
+    found.resize(bytes < found.size() ? bytes : found.size());
     return found;
 }
 
@@ -211,6 +228,14 @@ class Call:
         """Understands one parameter, or two that belong together; returns how many."""
         p, after = rest[0], rest[1] if len(rest) > 1 else None
         struct = headers.structs.get(p.type)
+        if p.type == "void" and p.pointer == 1 and after and (after.name, after.type) == ("bytes", "uint64_t"):
+            if p.const:
+                self.takes.append(f"list<unsigned char> {p.name}")
+                self.passes += [f"{p.name}.data()", f"{p.name}.bytes()"]
+            else:
+                self.fetched = "unsigned char"
+                self.passes += ["to", "bytes"]
+            return 2
         if p.type == "uint32_t" and p.pointer and p.name == "count" and after:
             self.fetched = after.type
             self.passes += ["count", "list"]
@@ -254,7 +279,9 @@ class Call:
         if bool_:
             returns = "bool" if returns == "void" else f"std::optional<{returns}>"
         head = f"{static}{returns} {'try_' if bool_ else ''}{name}({takes}){const}".replace("* ", "*")
-        if self.fetched:
+        if self.fetched == "unsigned char":
+            body = [f"return fetch_bytes([&](void *to, std::uint64_t *bytes) {{ return {called}; }});"]
+        elif self.fetched:
             body = [f"return fetch<{self.fetched}>(",
                     f"    [&](std::uint32_t *count, {self.fetched} *list) {{ return {called}; }});"]
         else:

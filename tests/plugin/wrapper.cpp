@@ -157,6 +157,15 @@ static void arrays()
 
     EXPECT(!devices.empty() && devices.back().backend == TANDEM_BACKEND_CPU && devices.back().struct_bytes == sizeof devices[0]);
     EXPECT(tandem::list<int>({1, 2, 3}).size() == 3 && tandem::list<int>().data() == nullptr);
+    const auto four = [](void *to, std::uint64_t *bytes) { /* as functions that fill bytes do */
+        const bool fits = !to || *bytes >= 4;
+
+        if (to && fits)
+            std::memcpy(to, "four", 4);
+        *bytes = 4;
+        return fits ? TANDEM_OK : TANDEM_ERROR_BUSY;
+    };
+    EXPECT(tandem::fetch_bytes(four) == std::vector<unsigned char>({'f', 'o', 'u', 'r'}));
     EXPECT(tandem::version() == TANDEM_VERSION && !std::strcmp(tandem::status_text(TANDEM_OK), tandem_status_text(TANDEM_OK)));
     expect_error<tandem::error>(__LINE__, TANDEM_ERROR_ARG, "get_instance_proc_addr",
                                 [] { tandem::vulkan_requirements(nullptr, nullptr, nullptr); });

@@ -87,6 +87,7 @@ public:
     template <std::size_t N> list(const std::array<T, N> &from) : data_(from.data()), size_(N) {}
     const T *data() const noexcept { return data_; }
     std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(size_); }
+    std::uint64_t bytes() const noexcept { return size_ * sizeof(T); }
 
 private:
     const T *data_ = nullptr;
@@ -106,6 +107,22 @@ template <class T, class Call> std::vector<T> fetch(Call call)
     }
     check(status);
     found.resize(count < found.size() ? count : found.size());
+    return found;
+}
+
+/* The same of bytes. */
+template <class Call> std::vector<unsigned char> fetch_bytes(Call call)
+{
+    std::vector<unsigned char> found;
+    std::uint64_t bytes = 0;
+    tandem_status status = call(static_cast<void *>(nullptr), &bytes);
+
+    while ((status == TANDEM_OK || status == TANDEM_ERROR_BUSY) && found.size() < bytes) {
+        found.resize(bytes);
+        status = call(found.data(), &bytes);
+    }
+    check(status);
+    found.resize(bytes < found.size() ? bytes : found.size());
     return found;
 }
 
