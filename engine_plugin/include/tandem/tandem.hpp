@@ -430,6 +430,13 @@ public:
         check(tandem_language_get_info(get(), &info));
         return info;
     }
+    tandem_language_spent frame(std::uint32_t budget_us) const
+    {
+        tandem_language_spent spent = make<tandem_language_spent>();
+
+        check(tandem_language_frame(get(), budget_us, &spent));
+        return spent;
+    }
 
 private:
     std::shared_ptr<tandem_language> shared_;
@@ -509,6 +516,18 @@ public:
     {
         return fetch<tandem_turn>(
             [&](std::uint32_t *count, tandem_turn *list) { return tandem_npc_get_history(get(), count, list); });
+    }
+    std::vector<unsigned char> save() const
+    {
+        return fetch_bytes([&](void *to, std::uint64_t *bytes) { return tandem_npc_save(get(), to, bytes); });
+    }
+    void restore(list<unsigned char> from) const
+    {
+        check(tandem_npc_restore(get(), from.data(), from.bytes()));
+    }
+    bool try_restore(list<unsigned char> from) const
+    {
+        return check_busy(tandem_npc_restore(get(), from.data(), from.bytes()));
     }
 
 private:

@@ -36,6 +36,7 @@ class Dtype(IntEnum):
     Q4_1 = 11
     Q4_K = 12
     Q6_K = 13
+    Q5_K = 14
 
 
 class Precision(IntEnum):
@@ -73,6 +74,7 @@ class Activation(IntEnum):
     GELU = 1
     GELU_TANH = 2
     SILU = 3
+    TANH = 4
 
 
 class Gate(IntEnum):
@@ -90,6 +92,7 @@ class CacheFormat(IntEnum):
     F16 = 0
     K8V8 = 1
     K4V8 = 2
+    F32 = 3
 
 
 class Operation(IntEnum):
@@ -105,6 +108,7 @@ class Operation(IntEnum):
     CONV = 10
     GATHER = 11
     DEMODULATE = 12
+    REPROJECT = 13
     RUN = 64
 
 
@@ -244,7 +248,8 @@ class tandem_attention(ctypes.Structure):
         ("q_len", ctypes.c_uint32), ("kv_len", ctypes.c_uint32), ("head_dim", ctypes.c_uint32),
         ("scale", ctypes.c_float), ("causal", ctypes.c_uint32), ("precision", ctypes.c_uint32),
         ("smooth", ctypes.c_uint32), ("granularity", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
-        ("length", tandem_view), ("bias", tandem_view), ("position", tandem_view),
+        ("length", tandem_view), ("bias", tandem_view), ("position", tandem_view), ("softcap", ctypes.c_float),
+        ("window", ctypes.c_uint32),
     ]
 
 
@@ -253,7 +258,8 @@ class tandem_norm(ctypes.Structure):
         ("x", tandem_view), ("residual", tandem_view), ("weight", tandem_view), ("bias", tandem_view),
         ("y", tandem_view), ("sum", tandem_view), ("batch", ctypes.c_uint32), ("heads", ctypes.c_uint32),
         ("rows", ctypes.c_uint32), ("channels", ctypes.c_uint32), ("kind", ctypes.c_uint32),
-        ("epsilon", ctypes.c_float), ("reserved", ctypes.c_uint32 * 2),
+        ("epsilon", ctypes.c_float), ("reserved", ctypes.c_uint32 * 2), ("rotation", tandem_view),
+        ("position", tandem_view), ("positions", ctypes.c_uint32), ("rotated_channels", ctypes.c_uint32),
     ]
 
 
@@ -310,7 +316,8 @@ class tandem_cache_append(ctypes.Structure):
         ("k", tandem_view), ("v", tandem_view), ("position", tandem_view), ("cache", tandem_view),
         ("batch", ctypes.c_uint32), ("kv_heads", ctypes.c_uint32), ("rows", ctypes.c_uint32),
         ("head_dim", ctypes.c_uint32), ("entries", ctypes.c_uint32), ("format", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32 * 2),
+        ("reserved", ctypes.c_uint32 * 2), ("table", tandem_view), ("slots", ctypes.c_uint32),
+        ("pages", ctypes.c_uint32),
     ]
 
 
@@ -319,7 +326,8 @@ class tandem_cache_attention(ctypes.Structure):
         ("q", tandem_view), ("position", tandem_view), ("cache", tandem_view), ("o", tandem_view),
         ("batch", ctypes.c_uint32), ("heads", ctypes.c_uint32), ("kv_heads", ctypes.c_uint32),
         ("rows", ctypes.c_uint32), ("head_dim", ctypes.c_uint32), ("entries", ctypes.c_uint32),
-        ("format", ctypes.c_uint32), ("scale", ctypes.c_float),
+        ("format", ctypes.c_uint32), ("scale", ctypes.c_float), ("table", tandem_view), ("slots", ctypes.c_uint32),
+        ("pages", ctypes.c_uint32),
     ]
 
 
@@ -339,7 +347,8 @@ class tandem_gather(ctypes.Structure):
         ("k_coarse", tandem_view), ("v_coarse", tandem_view), ("bias", tandem_view), ("o", tandem_view),
         ("batch", ctypes.c_uint32), ("height", ctypes.c_uint32), ("width", ctypes.c_uint32), ("dim", ctypes.c_uint32),
         ("radius", ctypes.c_uint32), ("coarse_radius", ctypes.c_uint32), ("step", ctypes.c_uint32),
-        ("channels", ctypes.c_uint32), ("reserved", ctypes.c_uint32 * 2),
+        ("channels", ctypes.c_uint32), ("reserved", ctypes.c_uint32 * 2), ("k_before", tandem_view),
+        ("v_before", tandem_view),
     ]
 
 
@@ -348,6 +357,16 @@ class tandem_demodulate(ctypes.Structure):
         ("color", tandem_view), ("albedo", tandem_view), ("normal", tandem_view), ("depth", tandem_view),
         ("light", tandem_view), ("modulation", tandem_view), ("tokens", tandem_view), ("batch", ctypes.c_uint32),
         ("height", ctypes.c_uint32), ("width", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+        ("history", tandem_view),
+    ]
+
+
+class tandem_reproject(ctypes.Structure):
+    _fields_ = [
+        ("history", tandem_view), ("motion", tandem_view), ("valid", tandem_view), ("normal", tandem_view),
+        ("depth", tandem_view), ("normal_before", tandem_view), ("depth_before", tandem_view), ("o", tandem_view),
+        ("batch", ctypes.c_uint32), ("height", ctypes.c_uint32), ("width", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -365,7 +384,7 @@ class tandem_operands(ctypes.Union):
         ("linear", tandem_linear), ("embed", tandem_embed), ("binary", tandem_binary), ("pool", tandem_pool),
         ("scatter", tandem_scatter), ("cache_append", tandem_cache_append),
         ("cache_attention", tandem_cache_attention), ("conv", tandem_conv), ("gather", tandem_gather),
-        ("demodulate", tandem_demodulate), ("run", tandem_run),
+        ("demodulate", tandem_demodulate), ("reproject", tandem_reproject), ("run", tandem_run),
     ]
 
 
@@ -442,7 +461,8 @@ class tandem_timeline_desc(ctypes.Structure):
 class tandem_model_desc(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("cache", ctypes.c_uint32), ("path", ctypes.c_char_p),
-        ("sequences", ctypes.c_uint32), ("context", ctypes.c_uint32),
+        ("sequences", ctypes.c_uint32), ("context", ctypes.c_uint32), ("pages", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -540,7 +560,8 @@ class tandem_pack_image(ctypes.Structure):
 class tandem_language_desc(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("context", ctypes.c_uint32), ("path", ctypes.c_char_p),
-        ("form", ctypes.c_char_p), ("precision", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+        ("form", ctypes.c_char_p), ("precision", ctypes.c_uint32), ("cache", ctypes.c_uint32),
+        ("tokens", ctypes.c_uint32), ("slots", ctypes.c_uint32),
     ]
 
 
@@ -548,6 +569,17 @@ class tandem_language_info(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("context", ctypes.c_uint32), ("words", ctypes.c_uint32),
         ("npcs", ctypes.c_uint32), ("form", ctypes.c_char * 32), ("npc_bytes", ctypes.c_uint64),
+        ("slots", ctypes.c_uint32), ("pages", ctypes.c_uint32), ("pages_held", ctypes.c_uint32),
+        ("pages_kept", ctypes.c_uint32), ("cache_bytes", ctypes.c_uint64), ("tokens_computed", ctypes.c_uint64),
+        ("runs", ctypes.c_uint64),
+    ]
+
+
+class tandem_language_spent(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32), ("spent_us", ctypes.c_uint32), ("late_us", ctypes.c_uint32),
+        ("waiting", ctypes.c_uint32), ("tokens", ctypes.c_uint64), ("tokens_per_s", ctypes.c_float),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -616,6 +648,7 @@ STRUCTS = [
     tandem_conv,
     tandem_gather,
     tandem_demodulate,
+    tandem_reproject,
     tandem_run,
     tandem_operands,
     tandem_job,
@@ -638,6 +671,7 @@ STRUCTS = [
     tandem_pack_image,
     tandem_language_desc,
     tandem_language_info,
+    tandem_language_spent,
     tandem_turn,
     tandem_npc_desc,
     tandem_sampling,
@@ -697,6 +731,7 @@ FUNCTIONS = {
     "tandem_language_create": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_language_desc), POINTER(ctypes.c_void_p)]),
     "tandem_language_destroy": (ctypes.c_int, [POINTER(ctypes.c_void_p)]),
     "tandem_language_get_info": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_language_info)]),
+    "tandem_language_frame": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, POINTER(tandem_language_spent)]),
     "tandem_npc_create": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_npc_desc), POINTER(ctypes.c_void_p)]),
     "tandem_npc_destroy": (ctypes.c_int, [POINTER(ctypes.c_void_p)]),
     "tandem_npc_say": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_say)]),
@@ -707,6 +742,8 @@ FUNCTIONS = {
     "tandem_npc_choose": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32]),
     "tandem_npc_set_history": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_turn), ctypes.c_uint32]),
     "tandem_npc_get_history": (ctypes.c_int, [ctypes.c_void_p, POINTER(ctypes.c_uint32), POINTER(tandem_turn)]),
+    "tandem_npc_save": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, POINTER(ctypes.c_uint64)]),
+    "tandem_npc_restore": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]),
 }
 
 
