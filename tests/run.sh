@@ -28,6 +28,7 @@ td_packages="$td_packages clang libclang-rt-14-dev groff-base mandoc zsh fish" #
 td_packages="$td_packages python3-pip" # which fetches a model
 td_packages="$td_packages abigail-tools" # what compares the library with the first headers
 td_packages="$td_packages lintian dpkg-dev" # what makes and judges packages
+td_packages="$td_packages vulkan-tools" # vkcube, which presents under the layer
 td_install
 td_build default build
 td_build asan build-asan

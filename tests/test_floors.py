@@ -61,8 +61,9 @@ ROOMS = [
     ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and
     ("engine_plugin/setup/", "setup", PUBLIC | {"base", "os", "integrate"} | {"api"}),
+    ("engine_plugin/layer/", "layer", PUBLIC | {"base", "os", "integrate", "shaders"} | {"api"}),
     ("engine_plugin/tool/", "tool",
-     SHARING | MATH | PUBLIC | {"integrate", "setup", "model", "exec", "npc", "characters", "client", "plugin", "shaders"}),
+     SHARING | MATH | PUBLIC | {"integrate", "setup", "model", "exec", "npc", "characters", "client", "plugin", "shaders", "layer"}),
     ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders", "integrate", "setup"}),
     ("tests/emu/", "emu", MATH),
     ("tests/interop/", "tests of interop", BELOW | {"tests"}),
@@ -85,7 +86,8 @@ CALLERS = ("interop/", "kernels/", "engine_plugin/")
 IN_FRONT = "engine_plugin/conform/"
 # Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
-    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "integrate", "setup", "demo", "examples", "conform"} | TESTS),
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "layer", "integrate", "setup", "demo", "examples", "conform"} |
+     TESTS),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
     (re.compile(r"math_constants\.h|type_traits"), {"cuda"} | TESTS),
     (re.compile(r"nvtx3/"), {"exec"}),
@@ -94,7 +96,7 @@ OUTSIDE = [
     (re.compile(r"jansson"), {"model", "client", "tool", "serve", "integrate", "demo"} | TESTS),
     (re.compile(r"microhttpd"), {"serve"}),
     (re.compile(r"pcre2"), {"npc"}),
-    (re.compile(r"SDL"), {"demo"}),
+    (re.compile(r"SDL"), {"demo"} | TESTS),
     (re.compile(r"imgui|backends/imgui"), {"demo"}),
 ]
 ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
@@ -107,8 +109,8 @@ SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl
 # What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none. (RUN is
 # a network of them, which has no description.)
 NAMELESS = ("interop/", "engine_plugin/")
-BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/tool/", "engine_plugin/examples/", "engine_plugin/python/",
-       "engine_plugin/conform/")
+BUT = ("interop/include/", "engine_plugin/include/", "engine_plugin/layer/", "engine_plugin/tool/", "engine_plugin/examples/",
+       "engine_plugin/python/", "engine_plugin/conform/")
 NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
                    r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b|RUN\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
 # Who computes a session's jobs is behind its table, td_backend: of client/, only the files of one of the two ask.

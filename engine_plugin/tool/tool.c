@@ -50,6 +50,7 @@ static const struct {
     {"doctor", tool_doctor},
     {"info", tool_info},
     {"top", tool_top},
+    {"layer", tool_layer},
     {"bench", tool_bench},
     {"tune", tool_tune},
     {"probe", tool_probe},

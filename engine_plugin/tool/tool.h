@@ -165,6 +165,7 @@ int tool_serve(int argc, char **argv);
 int tool_conform(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
 int tool_top(int argc, char **argv);
+int tool_layer(int argc, char **argv);
 extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
 extern const char *const tool_calibrate_help, *const tool_info_help, *const tool_doctor_help, *const tool_top_help;
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help, *const tool_plan_help;
@@ -172,6 +173,7 @@ extern const char *const tool_fetch_help, *const tool_tokenize_help, *const tool
 extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help, *const tool_serve_help;
 extern const char *const tool_eval_help;
 extern const char *const tool_conform_help;
+extern const char *const tool_layer_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
     *const tool_bench_linear_help, *const tool_bench_daemon_help, *const tool_bench_npc_help;
 

@@ -39,6 +39,7 @@ static const tool_topic topics[] = {
     {"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help},
     {"info", "the build, the CPU, devices: which rung each reaches, and why not a higher one", &tool_info_help},
     {"top", "what the clients of tandemd have it do, live", &tool_top_help},
+    {"layer", "what the Vulkan layer does in running programs, and is to do", &tool_layer_help},
     {"bench", "what the hand-over costs, how fast kernels are, what tandemd adds", &tool_bench_help},
     {"bench handover", "what the hand-over costs on each rung", &tool_bench_handover_help},
     {"bench attention", "the kernels on this GPU, beside cuDNN's", &tool_bench_attention_help},
