@@ -33,34 +33,30 @@
 enum { LAYER_WHY_BYTES = 256 };
 
 /* Of an instance; then of a device, which have them all; and those of extensions. */
-#define LAYER_INSTANCE_FUNCTIONS(X)                                                   \
-    X(DestroyInstance)                                                                \
-    X(EnumerateDeviceExtensionProperties) X(GetPhysicalDeviceProperties)              \
-        X(GetPhysicalDeviceFeatures) X(GetPhysicalDeviceQueueFamilyProperties)        \
-            X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceFormatProperties) \
-                X(GetPhysicalDeviceImageFormatProperties)
+/* clang-format off */
+#define LAYER_INSTANCE_FUNCTIONS(X)                                                                \
+    X(DestroyInstance) X(EnumerateDeviceExtensionProperties) X(GetPhysicalDeviceProperties)        \
+    X(GetPhysicalDeviceFeatures) X(GetPhysicalDeviceQueueFamilyProperties)                         \
+    X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceFormatProperties)                      \
+    X(GetPhysicalDeviceImageFormatProperties)
 #define LAYER_INSTANCE_EXTRAS(X) X(GetPhysicalDeviceSurfaceCapabilitiesKHR)
-#define LAYER_DEVICE_FUNCTIONS(X)                                                                 \
-    X(DestroyDevice)                                                                              \
-    X(GetDeviceQueue) X(QueueSubmit) X(QueueWaitIdle) X(CreateFence) X(DestroyFence) X(           \
-        WaitForFences) X(ResetFences) X(CreateSemaphore) X(DestroySemaphore) X(CreateCommandPool) \
-        X(DestroyCommandPool) X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer) \
-            X(CreateImage) X(DestroyImage) X(GetImageMemoryRequirements) X(BindImageMemory)       \
-                X(AllocateMemory) X(FreeMemory) X(CreateImageView) X(DestroyImageView)            \
-                    X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements)               \
-                        X(BindBufferMemory) X(MapMemory) X(CreateQueryPool) X(DestroyQueryPool)   \
-                            X(GetQueryPoolResults) X(CreateShaderModule) X(DestroyShaderModule)   \
-                                X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout)        \
-                                    X(CreatePipelineLayout) X(DestroyPipelineLayout)              \
-                                        X(CreateComputePipelines) X(DestroyPipeline)              \
-                                            X(CmdPipelineBarrier) X(CmdCopyImage)                 \
-                                                X(CmdBindPipeline) X(CmdDispatch)                 \
-                                                    X(CmdPushConstants) X(CmdFillBuffer)          \
-                                                        X(CmdResetQueryPool) X(CmdWriteTimestamp)
-#define LAYER_DEVICE_EXTRAS(X)                                                               \
-    X(GetDeviceQueue2)                                                                       \
-    X(CreateSwapchainKHR) X(DestroySwapchainKHR) X(GetSwapchainImagesKHR) X(QueuePresentKHR) \
-        X(CmdPushDescriptorSetKHR)
+#define LAYER_DEVICE_FUNCTIONS(X)                                                                  \
+    X(DestroyDevice) X(GetDeviceQueue) X(QueueSubmit) X(QueueWaitIdle) X(CreateFence)              \
+    X(DestroyFence) X(WaitForFences) X(ResetFences) X(CreateSemaphore) X(DestroySemaphore)         \
+    X(CreateCommandPool) X(DestroyCommandPool) X(AllocateCommandBuffers) X(BeginCommandBuffer)     \
+    X(EndCommandBuffer) X(CreateImage) X(DestroyImage) X(GetImageMemoryRequirements)               \
+    X(BindImageMemory) X(AllocateMemory) X(FreeMemory) X(CreateImageView) X(DestroyImageView)      \
+    X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X(BindBufferMemory)            \
+    X(MapMemory) X(CreateQueryPool) X(DestroyQueryPool) X(GetQueryPoolResults)                     \
+    X(CreateShaderModule) X(DestroyShaderModule) X(CreateDescriptorSetLayout)                      \
+    X(DestroyDescriptorSetLayout) X(CreatePipelineLayout) X(DestroyPipelineLayout)                 \
+    X(CreateComputePipelines) X(DestroyPipeline) X(CmdPipelineBarrier) X(CmdCopyImage)             \
+    X(CmdBindPipeline) X(CmdDispatch) X(CmdPushConstants) X(CmdFillBuffer)                         \
+    X(CmdResetQueryPool) X(CmdWriteTimestamp)
+#define LAYER_DEVICE_EXTRAS(X)                                                                     \
+    X(GetDeviceQueue2) X(CreateSwapchainKHR) X(DestroySwapchainKHR) X(GetSwapchainImagesKHR)       \
+    X(QueuePresentKHR) X(CmdPushDescriptorSetKHR)
+/* clang-format on */
 
 #define LAYER_DECLARE(name) PFN_vk##name name;
 
