@@ -68,7 +68,7 @@ ROOMS = [
     ("tests/emu/", "emu", MATH),
     ("tests/interop/", "tests of interop", BELOW | {"tests"}),
     ("tests/kernels/", "tests of kernels", BELOW | {"tests", "emu", "tests of interop"}),
-    ("tests/plugin/", "tests of plugin", BELOW | {"tool", "examples", "tests", "tests of interop", "tests of kernels"}),
+    ("tests/plugin/", "tests of plugin", BELOW | {"layer", "tool", "examples", "tests", "tests of interop", "tests of kernels"}),
     ("tests/daemon/", "tests of daemon", BELOW | DAEMON | {"tests", "tests of interop", "tests of kernels", "tests of plugin"}),
     ("tests/bench/", "bench", BELOW | {"tool"}),
     ("tests/tool/", "tests of tool", BELOW | {"tool", "bench", "examples", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),

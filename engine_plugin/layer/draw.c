@@ -312,11 +312,11 @@ static uint32_t scale_of(VkExtent2D image)
     return image.height < 900 ? 1 : image.height / 700 + 1;
 }
 
-VkExtent2D layer_hud_extent(VkExtent2D image)
+VkExtent2D layer_hud_extent(const layer_hud *it, VkExtent2D image)
 {
     const uint32_t scale = scale_of(image);
-    const uint32_t width = scale * (TD_LAYER_COLUMNS * TD_LAYER_GLYPH_WIDTH + 2 * TD_LAYER_MARGIN);
-    const uint32_t height = scale * (TD_LAYER_LINES * TD_LAYER_GLYPH_ROWS + 2 * TD_LAYER_MARGIN);
+    const uint32_t width = scale * (it->columns * TD_LAYER_GLYPH_WIDTH + 2 * TD_LAYER_MARGIN);
+    const uint32_t height = scale * (it->lines * TD_LAYER_GLYPH_ROWS + 2 * TD_LAYER_MARGIN);
 
     return (VkExtent2D){width < image.width ? width : image.width,
                         height < image.height ? height : image.height};
@@ -327,8 +327,13 @@ void layer_hud_write(layer_hud *it, uint32_t frame,
 {
     uint8_t *to = (uint8_t *)it->texts[frame].host + TD_LAYER_FONT_WORDS * 4;
 
-    for (int line = 0; line < TD_LAYER_LINES; line++) {
+    it->columns = it->lines = 0;
+    for (uint32_t line = 0; line < TD_LAYER_LINES; line++) {
         const size_t length = strlen(lines[line]);
+        if (length)
+            it->lines = line + 1;
+        if (length > it->columns)
+            it->columns = (uint32_t)length;
         for (size_t i = 0; i < TD_LAYER_COLUMNS; i++) {
             const char letter = i < length ? lines[line][i] : ' ';
             *to++ = letter >= ' ' && letter <= '~' ? (uint8_t)(letter - ' ') : '?' - ' ';
@@ -339,7 +344,7 @@ void layer_hud_write(layer_hud *it, uint32_t frame,
 void layer_hud_record(layer_device *d, VkCommandBuffer commands, const layer_hud *it,
                       uint32_t frame, VkImageView to, VkExtent2D image, float white)
 {
-    const VkExtent2D extent = layer_hud_extent(image);
+    const VkExtent2D extent = layer_hud_extent(it, image);
     const struct td_layer_hud push = {extent.width, extent.height, scale_of(image), white};
     const layer_binding bindings[] = {{.view = to},
                                       {.buffer = it->texts[frame].buffer, .bytes = VK_WHOLE_SIZE}};

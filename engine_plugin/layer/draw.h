@@ -74,13 +74,14 @@ void layer_record_copy(layer_device *d, VkCommandBuffer commands, VkImage from, 
 typedef struct layer_hud {
     layer_buffer *texts;
     uint32_t count;
+    uint32_t columns, lines; /* of what was written last */
 } layer_hud;
 bool layer_hud_make(layer_device *d, uint32_t frames, layer_hud *out);
 void layer_hud_destroy(layer_device *d, layer_hud *it);
 /* The device's shader for it, which the first one makes. */
 void layer_hud_end(layer_device *d);
 /* How much of an image it covers. */
-VkExtent2D layer_hud_extent(VkExtent2D image);
+VkExtent2D layer_hud_extent(const layer_hud *it, VkExtent2D image);
 void layer_hud_write(layer_hud *it, uint32_t frame,
                      char lines[TD_LAYER_LINES][TD_LAYER_COLUMNS + 1]);
 void layer_hud_record(layer_device *d, VkCommandBuffer commands, const layer_hud *it,

@@ -42,7 +42,7 @@ static bool make_shaders(layer_device *d, layer_station *st)
                               sizeof(struct td_layer_mix), &st->mix);
 }
 
-bool layer_station_open(layer_device *d, VkQueue queue, uint32_t family, char *why,
+bool layer_station_open(layer_device *d, VkQueue queue, uint32_t family, uint32_t rung, char *why,
                         size_t why_bytes)
 {
     const integration_desc desc = {
@@ -54,7 +54,8 @@ bool layer_station_open(layer_device *d, VkQueue queue, uint32_t family, char *w
                         .enabled_extensions = (const char *const *)d->extensions,
                         .enabled_features = &d->features, .queue = queue),
         .input_bytes = ALIGNED,
-        .output_bytes = ALIGNED};
+        .output_bytes = ALIGNED,
+        .rung = rung};
     layer_station *st = calloc(1, sizeof *st);
 
     if (!st) {
@@ -62,6 +63,7 @@ bool layer_station_open(layer_device *d, VkQueue queue, uint32_t family, char *w
         return false;
     }
     st->family = family;
+    st->asked_rung = rung;
     d->station = st;
     if (!make_shaders(d, st))
         td_text(why, why_bytes, "shaders cannot be made: is VK_KHR_push_descriptor there?");
@@ -86,14 +88,7 @@ void layer_station_close(layer_device *d)
 
 const char *layer_station_rung(const layer_station *st)
 {
-    static const char *const names[] = {[TANDEM_RUNG_INLINE] = "inline",
-                                        [TANDEM_RUNG_TIMELINE] = "timeline",
-                                        [TANDEM_RUNG_HOST] = "host",
-                                        [TANDEM_RUNG_COPY] = "copy",
-                                        [TANDEM_RUNG_CPU] = "cpu"};
-    const uint32_t rung = st ? st->tandem.info.rung : 0;
-
-    return rung < sizeof names / sizeof *names ? names[rung] : NULL;
+    return st ? layer_rung_name(st->tandem.info.rung) : NULL;
 }
 
 bool layer_station_records(const layer_station *st)

@@ -18,7 +18,7 @@
 /* Zeroed is closed. */
 struct layer_station {
     integration tandem;
-    uint32_t family;
+    uint32_t family, asked_rung;
     layer_compute tokens, mix;
     tandem_model model;
     char model_path[LAYER_PATH_BYTES];
@@ -50,9 +50,9 @@ typedef struct layer_work {
     tandem_ticket ticket;
 } layer_work;
 
-/* Makes the device's session for queues of a family. False, and the reason.
+/* Makes the device's session for queues of a family, on a rung or (0) the best. False, and why.
  * Blocks: with CUDA for some 0.3 s. */
-bool layer_station_open(layer_device *d, VkQueue queue, uint32_t family, char *why,
+bool layer_station_open(layer_device *d, VkQueue queue, uint32_t family, uint32_t rung, char *why,
                         size_t why_bytes);
 void layer_station_close(layer_device *d);
 const char *layer_station_rung(const layer_station *st);

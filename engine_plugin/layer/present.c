@@ -4,11 +4,10 @@
  *
  * A presented image is copied to an image of ours, of the same bits without sRGB, which shaders can
  * read and write; what becomes of it is copied back. Two submits, as a rule:
- *     A   waits for what the present would; picture -> ours; picture -> tensors; signals the session
- *         the job
- *     B   tensors -> ours; the HUD; ours -> picture; signals what the present waits for instead
- * On the rung `inline`, and for the HUD alone, all of it is one. A leaves the swapchain's image as it
- * was, so whatever fails behind it, what is presented is the program's own picture.
+ *     A   waits for what the present would; picture -> ours; picture -> tensors; signals the
+ * session the job B   tensors -> ours; the HUD; ours -> picture; signals what the present waits for
+ * instead On the rung `inline`, and for the HUD alone, all of it is one. A leaves the swapchain's
+ * image as it was, so whatever fails behind it, what is presented is the program's own picture.
  */
 #include "engine_plugin/layer/present.h"
 
@@ -390,6 +389,19 @@ static bool look_at_queue(layer_device *d, VkQueue queue, presenting *out)
     return found;
 }
 
+/* Ends the session, and what all swapchains have of it. False: the GPU may still use that. */
+static bool close_station(layer_device *d)
+{
+    for (layer_swapchain *sc = d->swapchains; sc; sc = sc->next) {
+        if (!wait_for_frames(d, sc, FRAME_NS))
+            return false;
+        drop_work(d, sc);
+        sc->generation = 0;
+    }
+    layer_station_close(d);
+    return true;
+}
+
 /* Makes what the settings ask for, once; has_work says whether there is something to run. */
 static void follow_settings(layer_device *d, layer_swapchain *sc, const presenting *p,
                             const layer_settings *s)
@@ -398,12 +410,15 @@ static void follow_settings(layer_device *d, layer_swapchain *sc, const presenti
         return;
     if (!wait_for_frames(d, sc, FRAME_NS))
         return;
+    if (d->station && d->station->asked_rung != s->rung && !close_station(d))
+        return;
     drop_work(d, sc);
     sc->generation = s->generation;
     sc->why[0] = 0;
     if (s->effect == LAYER_EFFECT_NONE)
         return;
-    if (!d->station && !layer_station_open(d, p->queue, p->family, sc->why, sizeof sc->why))
+    if (!d->station &&
+        !layer_station_open(d, p->queue, p->family, s->rung, sc->why, sizeof sc->why))
         return;
     if (d->station->family != p->family)
         td_text(sc->why, sizeof sc->why, "the program presents with queues of two families");
@@ -415,24 +430,17 @@ static void follow_settings(layer_device *d, layer_swapchain *sc, const presenti
 /* The effect stays off until the settings change: with a session that is lost, for all. */
 static void give_up(layer_device *d, layer_swapchain *sc, tandem_status status, const char *what)
 {
+    const uint32_t generation = sc->generation;
     char text[160] = "";
-    const bool lost = status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_DEVICE;
 
-    if (status == TANDEM_ERROR_BUSY)
-        return; /* this frame alone */
     tandem_error_text(d->station->tandem.session, text, sizeof text);
     td_text(sc->why, sizeof sc->why, "%s: %s", what, text[0] ? text : tandem_status_text(status));
     if (!wait_for_frames(d, sc, FRAME_NS))
         return;
     drop_work(d, sc);
-    if (!lost)
-        return;
-    for (layer_swapchain *other = d->swapchains; other; other = other->next) {
-        if (!wait_for_frames(d, other, FRAME_NS))
-            return;
-        drop_work(d, other);
-    }
-    layer_station_close(d);
+    if (status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_DEVICE)
+        close_station(d);
+    sc->generation = generation;
 }
 
 /* --- What it costs --- */
@@ -622,7 +630,7 @@ static bool run_at_once(layer_device *d, job *j, const VkExtent2D *extent)
     }
     if (recorded)
         tandem_cancel(d->station->tandem.session, sc->work.ticket);
-    if (status != TANDEM_OK)
+    if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY) /* which is this frame's alone */
         give_up(d, sc, status, "recording");
     return false;
 }
@@ -691,11 +699,12 @@ static bool run_in_two(layer_device *d, job *j, bool *waited)
     tandem_status status = integrate_submitted(tandem);
     if (status == TANDEM_OK)
         status = layer_work_job(d, &sc->work, j->f->a);
+    const bool is_late = status == TANDEM_ERROR_BUSY; /* this frame's affair alone */
     if (status == TANDEM_OK && !layer_station_meets(d->station))
         status = layer_work_wait(d, &sc->work);
     const bool follows = submit_after(d, j, status == TANDEM_OK);
-    if (status != TANDEM_OK)
-        give_up(d, sc, status, "the effect");
+    if (status != TANDEM_OK && !is_late)
+        give_up(d, sc, status, status == TANDEM_ERROR_BUSY ? "it takes too long" : "the effect");
     return follows;
 }
 
@@ -741,7 +750,7 @@ static bool change(layer_device *d, layer_swapchain *sc, const presenting *p, ui
     if (j.works && !layer_station_records(d->station))
         follows = run_in_two(d, &j, waited);
     else {
-        const VkExtent2D extent = j.works ? sc->extent : layer_hud_extent(sc->extent);
+        const VkExtent2D extent = j.works ? sc->extent : layer_hud_extent(&sc->hud, sc->extent);
         follows = run_at_once(d, &j, &extent);
         if (follows && j.works)
             sc->status.changed++;

@@ -11,8 +11,17 @@
 
 #include "interop/base.h"
 #include "interop/os/thread.h"
+#include "tandem/tandem.h"
 
 static const char *const effect_names[] = {"none", "denoise-film", "sharpen", "model"};
+
+static const char *const rung_names[] = {[0] = "auto",
+                                         [TANDEM_RUNG_INLINE] = "inline",
+                                         [TANDEM_RUNG_TIMELINE] = "timeline",
+                                         [TANDEM_RUNG_HOST] = "host",
+                                         [TANDEM_RUNG_COPY] = "copy",
+                                         [TANDEM_RUNG_CPU] = "cpu"};
+enum { RUNGS = sizeof rung_names / sizeof *rung_names };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool begun;
@@ -27,6 +36,11 @@ static layer_status shown;
 const char *layer_effect_name(layer_effect effect)
 {
     return effect_names[effect];
+}
+
+const char *layer_rung_name(uint32_t rung)
+{
+    return rung && rung < RUNGS ? rung_names[rung] : NULL;
 }
 
 /* --- Words --- */
@@ -93,11 +107,26 @@ static bool set_effect(layer_settings *s, const char *value, char *why, size_t w
     return false;
 }
 
+static bool set_rung(layer_settings *s, const char *value, char *why, size_t why_bytes)
+{
+    for (uint32_t i = 0; i < RUNGS; i++)
+        if (!strcmp(value, rung_names[i])) {
+            s->rung = i;
+            return true;
+        }
+    td_text(why, why_bytes,
+            "rung is \"" TD_NAME "\", and must be auto, inline, timeline, host, copy or cpu",
+            TD_NAMED(value));
+    return false;
+}
+
 static bool set_one(layer_settings *s, const char *name, const char *value, char *why,
                     size_t why_bytes)
 {
     if (!strcmp(name, "effect"))
         return set_effect(s, value, why, why_bytes);
+    if (!strcmp(name, "rung"))
+        return set_rung(s, value, why, why_bytes);
     if (!strcmp(name, "on"))
         return set_switch(name, value, &s->on, why, why_bytes);
     if (!strcmp(name, "hud"))
@@ -107,7 +136,8 @@ static bool set_one(layer_settings *s, const char *name, const char *value, char
     if (!strcmp(name, "sigma"))
         return set_number(name, value, 1, 64, &s->sigma, why, why_bytes);
     td_text(why, why_bytes,
-            "there is no setting \"" TD_NAME "\": there are effect, on, hud, amount and sigma",
+            "there is no setting \"" TD_NAME
+            "\": there are effect, on, hud, amount, sigma and rung",
             TD_NAMED(name));
     return false;
 }
@@ -119,7 +149,8 @@ static void begin_locked(void)
     static const char *const variables[][2] = {{"TANDEM_LAYER_EFFECT", "effect"},
                                                {"TANDEM_LAYER_HUD", "hud"},
                                                {"TANDEM_LAYER_AMOUNT", "amount"},
-                                               {"TANDEM_LAYER_SIGMA", "sigma"}};
+                                               {"TANDEM_LAYER_SIGMA", "sigma"},
+                                               {"TANDEM_LAYER_RUNG", "rung"}};
     char why[256];
 
     if (begun)

@@ -25,6 +25,7 @@ typedef struct layer_settings {
     layer_effect effect;
     float amount; /* of the effect: 0 to 2 */
     float sigma;  /* what is noise, in 8-bit codes: 1 to 64 */
+    uint32_t rung; /* tandem_rung; 0: the best */
     char model[LAYER_PATH_BYTES];
     uint32_t generation; /* another number with each change of the effect */
 } layer_settings;
@@ -45,6 +46,7 @@ void layer_settings_get(layer_settings *out);
 bool layer_settings_set(const char *lines, char *why, size_t why_bytes);
 void layer_settings_toggle(bool hud);
 const char *layer_effect_name(layer_effect effect);
+const char *layer_rung_name(uint32_t rung); /* a literal; NULL for none */
 
 void layer_status_get(layer_status *out);
 void layer_status_set(const layer_status *status);

@@ -27,6 +27,7 @@ const char *const tool_layer_help =
     "                   `color` and an output `out`, as for `tandem denoise`\n"
     "  set amount=A     how much of it, 0 to 2; default 1. Not of a model\n"
     "  set sigma=S      what is noise, in steps of 8-bit colours, 1 to 64; default 5. Not of a model\n"
+    "  set rung=R       how compute meets the program's device: auto, inline, timeline, host, copy or cpu\n"
     "  set on=on|off    the effect; `hud=on|off`: the letters\n"
     "\n"
     "  --program N      the program with that process id alone; default: all\n";
