@@ -109,10 +109,10 @@ def mapped(process):
 class Running:
     """A program that goes on until the block ends."""
 
-    def __init__(self, command, layer=True, **more):
+    def __init__(self, command, layer=True, cpu_seconds=120, **more):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(list(map(str, command)), env=environment(layer, **more), stdout=self.log,
-                                        stderr=subprocess.STDOUT, preexec_fn=limits.cpu(120))
+                                        stderr=subprocess.STDOUT, preexec_fn=limits.cpu(cpu_seconds))
 
     def __enter__(self):
         return self.process
@@ -153,9 +153,13 @@ class Chain(unittest.TestCase):
         more = {"VK_LAYER_PATH": str(layers), "VK_INSTANCE_LAYERS": "VK_LAYER_TEST_grudge"}
         (report,), _ = game("--expect", "8", "1", **DENOISE, **more)
         self.assertLess(report["off"], NEAR)
-        for grudge, words in (("device", ()), ("swapchain", ("--blind",))):
-            (report,), _ = game(*words, **DENOISE, **more, GRUDGE=grudge)
-            self.assertEqual(report["largest"], 0, grudge)
+        below = more | {"VK_INSTANCE_LAYERS": f"VK_LAYER_KHRONOS_validation:{more['VK_INSTANCE_LAYERS']}",
+                        "VK_LAYER_PATH": f"{layers}:/usr/share/vulkan/explicit_layer.d"}
+        for grudge, words in (("device", ()), ("swapchain", ("--blind",)), ("first", ()), ("second", ()), ("image", ()),
+                              ("memory", ()), ("pipeline", ())):
+            for hud in "01" if grudge in ("image", "pipeline") else "0":
+                (report,), complaints = game(*words, **DENOISE | {"TANDEM_LAYER_HUD": hud}, **below, GRUDGE=grudge)
+                self.assertEqual((report["largest"], complaints), (0, []), grudge)
         # With Vulkan 1.1, which the program asks for, there is an effect as well; with 1.0 there is none.
         (report,), _ = game("--expect", "8", "1", **DENOISE, **more, GRUDGE="instance")
         self.assertLess(report["off"], NEAR)
