@@ -171,8 +171,8 @@ class Picture(unittest.TestCase):
     """What is shown."""
 
     def test_the_filter_is_what_it_is_said_to_be(self):
-        for words in ((), ("--srgb", "--thread"), ("--vulkan", "0"), ("--windows", "2"), ("--features", "--vulkan", "2"),
-                      ("--mutable", "--vulkan", "2"), ("--forget",), ("--size", "333", "97")):
+        for words in (("--srgb", "--thread"), ("--windows", "2", "--vulkan", "0"), ("--features", "--vulkan", "2", "--forget"),
+                      ("--mutable", "--vulkan", "2", "--size", "333", "97")):
             with self.subTest(words):
                 reports, complaints = game(*words, "--expect", "8", "1", **DENOISE, **VALIDATION)
                 self.assertEqual((len(reports), complaints), (1 + ("--windows" in words), []))
