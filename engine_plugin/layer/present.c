@@ -96,6 +96,11 @@ static const char *lack_of(layer_device *d, const VkSwapchainCreateInfoKHR *info
         VK_FORMAT_FEATURE_SAMPLED_IMAGE_BIT | VK_FORMAT_FEATURE_STORAGE_IMAGE_BIT |
         VK_FORMAT_FEATURE_TRANSFER_SRC_BIT | VK_FORMAT_FEATURE_TRANSFER_DST_BIT;
     const VkFormat own = own_format_of(info->imageFormat);
+    /* What Vulkan makes the images of such a swapchain with. */
+    const VkImageCreateFlags flags =
+        info->flags & VK_SWAPCHAIN_CREATE_MUTABLE_FORMAT_BIT_KHR
+            ? VK_IMAGE_CREATE_MUTABLE_FORMAT_BIT | VK_IMAGE_CREATE_EXTENDED_USAGE_BIT
+            : 0;
     const layer_instance_table *fn = &d->instance->fn;
     VkSurfaceCapabilitiesKHR surface;
     VkFormatProperties properties;
@@ -127,7 +132,7 @@ static const char *lack_of(layer_device *d, const VkSwapchainCreateInfoKHR *info
         return "the window's images cannot be copied";
     if (fn->GetPhysicalDeviceImageFormatProperties(
             d->physical, info->imageFormat, VK_IMAGE_TYPE_2D, VK_IMAGE_TILING_OPTIMAL,
-            info->imageUsage | COPIED, 0, &image) != VK_SUCCESS)
+            info->imageUsage | COPIED, flags, &image) != VK_SUCCESS)
         return "images of the swapchain's format cannot be copied";
     return NULL;
 }

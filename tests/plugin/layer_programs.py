@@ -5,7 +5,7 @@ does not complain of without the layer. A program that is not there is named, an
 
 SPDX-License-Identifier: Apache-2.0
 
-usage: layer_programs.py BUILD_FOLDER [PROGRAM ...]
+usage: layer_programs.py BUILD_FOLDER [PROGRAM | alone | MangoHud | vkBasalt | both ...]
     apt-get install vulkan-tools mesa-utils mangohud vkbasalt supertuxkart; PYTHON=VENV/bin/python with pygfx, glfw, rendercanvas
 """
 import os
@@ -20,12 +20,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import test_layer as layer
 
 SCENE = """
-import pygfx as gfx, pylinalg
+import numpy, pygfx as gfx, pylinalg
 from rendercanvas.glfw import RenderCanvas, loop
 canvas = RenderCanvas(size=(320, 240), update_mode="continuous", max_fps=60)
 renderer, scene, turns = gfx.WgpuRenderer(canvas), gfx.Scene(), 0
-box = gfx.Mesh(gfx.box_geometry(1, 1, 1), gfx.MeshPhongMaterial(color="#ee6633"))
-scene.add(gfx.Background.from_color("#445566"), box, gfx.AmbientLight(), gfx.DirectionalLight())
+grain = (numpy.random.default_rng(1).random((64, 64, 3)) * 50 + 100).astype("u1")
+box = gfx.Mesh(gfx.box_geometry(1, 1, 1), gfx.MeshBasicMaterial(map=gfx.Texture(grain, dim=2)))
+scene.add(gfx.Background.from_color("#445566"), box, gfx.AmbientLight())
 camera = gfx.PerspectiveCamera(70, 4 / 3)
 camera.local.z = 2
 def draw():
@@ -99,13 +100,16 @@ def main():
     layer.setUpModule()
     os.environ["PATH"] += ":/usr/games"
     os.environ["HOME"] = str(layer.folder)
+    words = sys.argv[2:]
     for name, (command, more) in PROGRAMS.items():
-        if sys.argv[2:] and name not in sys.argv[2:]:
+        if PROGRAMS.keys() & words and name not in words:
             continue
         if not shutil.which(command[0]):
             print(f"{name}: {command[0]} is not installed", flush=True)
             continue
         for beside, others in BESIDE.items():
+            if BESIDE.keys() & words and beside not in words:
+                continue
             try:
                 fault, figures = look(command, more | others)
             except AssertionError as error:

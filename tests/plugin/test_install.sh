@@ -77,6 +77,15 @@ if [ -x "$build/tandem" ]; then
         "$work/alone" $command --help >"$work/log"
     done
 fi
+# The layer is where its manifest says, seen from there, and finds the library; Vulkan's loader can open it.
+if [ -e "$build/libVkLayer_tandem_effect.so" ]; then
+    manifests=$prefix/share/vulkan/implicit_layer.d
+    path=$(sed -n 's/.*"library_path": "\([^"]*\)".*/\1/p' "$manifests/VkLayer_tandem_effect.json")
+    python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).vkNegotiateLoaderLayerInterfaceVersion' "$manifests/$path" || {
+        echo "the layer is not where its manifest says, or lacks something: $path"
+        exit 1
+    }
+fi
 library=$(find "$prefix" -name libtandem.so)
 libdir=${library%/*}
 [ -n "$library" ] && [ -e "$libdir/libtandem.so.0" ] && [ -f "$libdir/libtandem.so.0.2.0" ]
