@@ -16,7 +16,7 @@
 #include "interop/os/thread.h"
 
 /* How long somebody who has connected may say nothing. */
-static const uint64_t PATIENCE_NS = 500000000, SLEEP_NS = 3600ull * 1000000000;
+static const uint64_t PATIENCE_NS = 2000000000, SLEEP_NS = 3600ull * 1000000000;
 
 static td_listener listener = {.fd = -1, .lock = -1, .spare = -1};
 

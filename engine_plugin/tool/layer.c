@@ -33,46 +33,58 @@ const char *const tool_layer_help =
     "  --program N      the program with that process id alone; default: all\n";
 /* clang-format on */
 
-#define LIMIT_NS 3000000000u /* how long a program may take to answer */
+#define LIMIT_NS 10000000000u /* how long a program may take to answer */
+/* NOBODY is there, or another program; GONE: on a busy machine it has lost patience before it was
+ * asked. */
+enum { NOBODY = -1, GONE = -2, TRIES = 3 };
 
-/* A program's answer, without its first line; -1 if nobody is there, or it is another program's
- * socket. */
+/* A request and its answer: TOOL_OK; TOOL_FAILED or GONE, and why. */
+static int converse(int channel, const char *request, char answer[LAYER_MESSAGE_BYTES + 1],
+                    char *why, size_t why_bytes)
+{
+    const uint64_t until = td_now_ns() + LIMIT_NS;
+    td_channel_got got = {0};
+    uint32_t ready;
+    tandem_status status =
+        td_channel_send(channel, request, (uint32_t)strlen(request), NULL, 0, why, why_bytes);
+
+    while (status == TANDEM_OK || status == TANDEM_ERROR_BUSY) {
+        const uint64_t now = td_now_ns();
+        if (now >= until)
+            return TOOL_FAILED;
+        status = td_channel_wait(channel, false, -1, until - now, &ready, why, why_bytes);
+        if (status != TANDEM_OK)
+            break;
+        status = td_channel_receive(channel, answer, LAYER_MESSAGE_BYTES, NULL, 0, &got, why,
+                                    why_bytes);
+        if (status == TANDEM_OK && !got.bytes)
+            status = TANDEM_ERROR_LOST;
+        else if (status == TANDEM_OK) {
+            answer[got.bytes] = 0;
+            return TOOL_OK;
+        }
+    }
+    return status == TANDEM_ERROR_LOST ? GONE : TOOL_FAILED;
+}
+
+/* Asks the program at a socket. */
 static int ask(int index, const char *request, int64_t only, int32_t *process,
                char answer[LAYER_MESSAGE_BYTES + 1], char *why, size_t why_bytes)
 {
-    const char *folder = getenv("XDG_RUNTIME_DIR");
     char path[TD_CHANNEL_PATH_BYTES];
     td_channel_peer peer = {0};
-    td_channel_got got = {0};
-    int channel = -1, result = -1;
-    const uint64_t until = td_now_ns() + LIMIT_NS;
-    uint32_t ready;
+    int channel = -1, result = NOBODY;
 
-    const int length = snprintf(path, sizeof path, LAYER_SOCKET_FORMAT, folder, index);
+    const int length =
+        snprintf(path, sizeof path, LAYER_SOCKET_FORMAT, getenv("XDG_RUNTIME_DIR"), index);
     if (length < 0 || (size_t)length >= sizeof path ||
         td_channel_connect(path, &channel, why, why_bytes) != TANDEM_OK)
-        return -1;
+        return NOBODY;
     if (td_channel_peer_of(channel, &peer, why, why_bytes) == TANDEM_OK &&
         (only < 0 || only == peer.process)) {
         *process = peer.process;
-        result = TOOL_FAILED;
         snprintf(why, why_bytes, "program %" PRId32 " does not answer", peer.process);
-        tandem_status status =
-            td_channel_send(channel, request, (uint32_t)strlen(request), NULL, 0, why, why_bytes);
-        while (status == TANDEM_OK) {
-            const uint64_t now = td_now_ns();
-            if (now >= until || td_channel_wait(channel, false, -1, until - now, &ready, why,
-                                                why_bytes) != TANDEM_OK)
-                break;
-            status = td_channel_receive(channel, answer, LAYER_MESSAGE_BYTES, NULL, 0, &got, why,
-                                        why_bytes);
-            if (status == TANDEM_OK && got.bytes) {
-                answer[got.bytes] = 0;
-                result = TOOL_OK;
-                break;
-            }
-            status = status == TANDEM_ERROR_BUSY ? TANDEM_OK : TANDEM_ERROR_LOST;
-        }
+        result = converse(channel, request, answer, why, why_bytes);
     }
     td_fd_close(&channel);
     return result;
@@ -82,13 +94,15 @@ static int ask(int index, const char *request, int64_t only, int32_t *process,
 static int ask_all(const char *request, int64_t only)
 {
     const bool is_status = !strcmp(request, "status");
-    char answer[LAYER_MESSAGE_BYTES + 1], why[300] = "";
+    char answer[LAYER_MESSAGE_BYTES + 1] = "", why[300] = "";
     int found = 0, result = TOOL_OK;
 
     for (int i = 0; i < LAYER_SOCKETS; i++) {
         int32_t process = 0;
-        const int asked = ask(i, request, only, &process, answer, why, sizeof why);
-        if (asked < 0)
+        int asked = ask(i, request, only, &process, answer, why, sizeof why);
+        for (int again = 1; asked == GONE && again < TRIES; again++)
+            asked = ask(i, request, only, &process, answer, why, sizeof why);
+        if (asked == NOBODY)
             continue;
         found++;
         char *text = strchr(answer, '\n');

@@ -8,9 +8,9 @@
  *
  * Its picture is two flat halves with an edge and noise, the same in each frame. In the end it
  * acquires an image once more, which holds what was presented last there, and prints what became of
- * the picture, as JSON: the largest and the mean difference from what it drew, in codes, the noise in
- * the left half, before and after, and the largest difference from what the filter is said to make of
- * it, computed here from its definition.
+ * the picture, as JSON: the largest and the mean difference from what it drew, in codes, the noise
+ * in the left half, before and after, and the largest difference from what the filter is said to
+ * make of it, computed here from its definition.
  */
 #include <math.h>
 #include <pthread.h>

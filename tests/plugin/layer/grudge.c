@@ -1,6 +1,6 @@
 /* A layer below the one that is tested, which refuses what that adds: GRUDGE is instance, device,
- * swapchain, first or second (of its submits), image, memory or pipeline. What layer_game asks for by
- * itself it lets pass.
+ * swapchain, first or second (of its submits), image, memory or pipeline. What layer_game asks for
+ * by itself it lets pass.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -76,15 +76,18 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_swapchain(VkDevice device,
         device, info, allocator, swapchain);
 }
 
-/* The program's submits have a fence, and wait; the layer's first has no fence, its second no wait. */
+/* The program's submits have a fence, and wait; the layer's first has no fence, its second no wait.
+ */
 static VKAPI_ATTR VkResult VKAPI_CALL queue_submit(VkQueue queue, uint32_t count,
                                                    const VkSubmitInfo *info, VkFence fence)
 {
     if (bears("first") && count && !fence)
         return VK_ERROR_OUT_OF_HOST_MEMORY;
-    if (bears("second") && count && fence && !info->waitSemaphoreCount && info->signalSemaphoreCount)
+    if (bears("second") && count && fence && !info->waitSemaphoreCount &&
+        info->signalSemaphoreCount)
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    return ((PFN_vkQueueSubmit)below_device(the_device, "vkQueueSubmit"))(queue, count, info, fence);
+    return ((PFN_vkQueueSubmit)below_device(the_device, "vkQueueSubmit"))(queue, count, info,
+                                                                          fence);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL create_image(VkDevice device, const VkImageCreateInfo *info,
@@ -93,7 +96,8 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_image(VkDevice device, const VkImag
 {
     if (bears("image"))
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    return ((PFN_vkCreateImage)below_device(device, "vkCreateImage"))(device, info, allocator, image);
+    return ((PFN_vkCreateImage)below_device(device, "vkCreateImage"))(device, info, allocator,
+                                                                      image);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL allocate_memory(VkDevice device,
