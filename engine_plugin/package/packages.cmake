@@ -1,5 +1,6 @@
 # Debian packages of what is built: cpack -G DEB in the build folder. A component is a package:
-#   libtandem0 (library), libtandem-dev (development), tandem-tools (tools), tandemd (daemon)
+#   libtandem0 (library), libtandem-dev (development), tandem-tools (tools), tandemd (daemon), python3-tandem (python),
+#   tandem-layer (layer)
 # and the source as one archive, which builds without a network: cpack --config CPackSourceConfig.cmake.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -16,8 +17,16 @@ set(packages_libtandem0 library)
 set(packages_libtandem-dev development)
 set(packages_tandem-tools tools)
 set(packages_tandemd daemon)
+set(packages_python3-tandem python)
+set(packages_tandem-layer layer)
+set(packages libtandem0 libtandem-dev tandem-tools tandemd python3-tandem)
+if(TARGET tandem_layer)
+    list(APPEND packages tandem-layer)
+endif()
 find_program(TANDEM_GZIP gzip)
-foreach(package IN ITEMS libtandem0 libtandem-dev tandem-tools tandemd)
+set(packages_components)
+foreach(package IN LISTS packages)
+    list(APPEND packages_components ${packages_${package}})
     configure_file(${CMAKE_CURRENT_LIST_DIR}/changelog.in ${packages_out}/${package}/changelog @ONLY)
     if(TANDEM_GZIP)
         execute_process(COMMAND ${TANDEM_GZIP} -9nf ${packages_out}/${package}/changelog)
@@ -29,6 +38,8 @@ foreach(package IN ITEMS libtandem0 libtandem-dev tandem-tools tandemd)
         COMPONENT ${packages_${package}} EXCLUDE_FROM_ALL)
 endforeach()
 td_install_documents(${CMAKE_INSTALL_DATADIR}/doc/libtandem-dev COMPONENT development EXCLUDE_FROM_ALL)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine_plugin/python/tandem DESTINATION lib/python3/dist-packages
+    COMPONENT python EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
 if(TARGET tandem_tool)
     install(CODE "
         if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
@@ -49,13 +60,14 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 # The mode of a folder is not the umask of who packs.
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
-set(CPACK_COMPONENTS_ALL library development tools daemon)
+set(CPACK_COMPONENTS_ALL ${packages_components})
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER ${packages_maintainer})
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}) # where tandem-layer's library is, before it is packed
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libtandem0)
@@ -92,6 +104,22 @@ set(CPACK_COMPONENT_DAEMON_DESCRIPTION
 "The daemon. One process of a user computes for all of that user's engines:
 frames before what may wait, within what each may have, and whoever dies takes
 nobody along. It is started by systemctl --user enable --now tandemd.socket.")
+
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-tandem)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "libtandem0 (>= ${PROJECT_VERSION}), python3:any")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION
+"The library for Python: attention, networks, denoisers and characters, on the
+memory of numpy's arrays and torch's tensors.")
+
+set(CPACK_DEBIAN_LAYER_PACKAGE_NAME tandem-layer)
+set(CPACK_DEBIAN_LAYER_PACKAGE_SECTION graphics)
+set(CPACK_DEBIAN_LAYER_PACKAGE_DEPENDS "libtandem0 (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_LAYER_PACKAGE_SUGGESTS tandem-tools)
+set(CPACK_COMPONENT_LAYER_DESCRIPTION
+"A Vulkan layer. It runs an effect on each picture that a program presents,
+where TANDEM_LAYER=1 asks for it: nothing of it is loaded otherwise.")
 
 set(CPACK_SOURCE_GENERATOR TXZ)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME tandem-${PROJECT_VERSION})

@@ -67,7 +67,7 @@ AT(tandem_api, record_pack_images, 264);
 AT(tandem_pack_image, struct_bytes, 0);
 AT(tandem_pack_image, tensor, 104);
 _Static_assert(TANDEM_OK == 0 && TANDEM_ERROR_BUSY == -8, "status codes are part of the ABI");
-_Static_assert(TANDEM_VERSION == 0x1000, "0.1.0");
+_Static_assert(TANDEM_VERSION == 0x2000, "0.2.0");
 
 extern const size_t td_sizes_c[18];
 const size_t td_sizes_c[18] = {

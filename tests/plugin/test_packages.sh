@@ -26,7 +26,8 @@ fail() {
 umask 022
 (cd "$build" && cpack -G DEB -B "$work/packages") >"$work/log" 2>&1 || fail "cpack failed"
 cd "$work/packages"
-names="libtandem0 libtandem-dev tandemd"
+names="libtandem0 libtandem-dev tandemd python3-tandem"
+[ ! -f "$build/libVkLayer_tandem_effect.so" ] || names="$names tandem-layer"
 [ ! -x "$build/tandem" ] || names="$names tandem-tools"
 files=
 for name in $names; do
@@ -81,7 +82,11 @@ fi
 printf '%s\n' '#include <tandem/tandem.h>' 'int main(void) { return tandem_version() != TANDEM_VERSION; }' >"$work/user.c"
 gcc -std=c17 "-I$target/usr/include" "$work/user.c" "-L$target/usr/lib" -ltandem -o "$work/user" >"$work/log" 2>&1 || fail "cannot build"
 LD_LIBRARY_PATH=$target/usr/lib "$work/user" || fail "a program that was built with libtandem-dev does not run"
-for library in "$target"/usr/lib/libtandem.so.0.*; do
+LD_LIBRARY_PATH=$target/usr/lib PYTHONPATH=$target/usr/lib/python3/dist-packages PYTHONDONTWRITEBYTECODE=1 \
+    python3 -c 'import tandem; assert tandem.__file__.startswith("'"$target"'"); tandem.Session(rung="cpu")' >"$work/log" 2>&1 ||
+    fail "Python does not find the library"
+for library in "$target"/usr/lib/libtandem.so.0.* "$target"/usr/lib/libVkLayer_tandem_effect.so; do
+    [ -e "$library" ] || continue
     if readelf -d "$library" | grep -q -e RPATH -e RUNPATH; then
         fail "$library has a path to look in"
     fi

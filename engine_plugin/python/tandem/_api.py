@@ -6,7 +6,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER
 from enum import IntEnum
 
-VERSION = (0, 1, 0)
+VERSION = (0, 2, 0)
 
 
 class Status(IntEnum):
