@@ -234,7 +234,7 @@ static td_json_value *add_value(reader *r)
 {
     td_json *json = r->json;
     if (json->count == r->most_values) {
-        fail(r, "more values than there may be");
+        fail(r, "more values than there is room for");
         return NULL;
     }
     if (json->count == r->room) {
