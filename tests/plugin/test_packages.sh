@@ -85,7 +85,7 @@ LD_LIBRARY_PATH=$target/usr/lib "$work/user" || fail "a program that was built w
 LD_LIBRARY_PATH=$target/usr/lib PYTHONPATH=$target/usr/lib/python3/dist-packages PYTHONDONTWRITEBYTECODE=1 \
     python3 -c 'import tandem; assert tandem.__file__.startswith("'"$target"'"); tandem.Session(rung="cpu")' >"$work/log" 2>&1 ||
     fail "Python does not find the library"
-for library in "$target"/usr/lib/libtandem.so.0.* "$target"/usr/lib/libVkLayer_tandem_effect.so; do
+for library in "$target"/usr/lib/libtandem.so.0.* "$target"/usr/lib/tandem/*.so; do
     [ -e "$library" ] || continue
     if readelf -d "$library" | grep -q -e RPATH -e RUNPATH; then
         fail "$library has a path to look in"
