@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "kernels/params.h"
 #include "ptx.cuh"
 
 namespace td {
