@@ -124,6 +124,7 @@ static tandem_status load_model(tandem_language *l, const tandem_language_desc *
     tandem_network_number wanted = {.struct_bytes = sizeof wanted};
     tandem_network_tensor logits = {.struct_bytes = sizeof logits};
     const uint32_t one[] = {1, 1, 1};
+    char what[TD_WHY_BYTES] = "", why[TD_WHY_BYTES] = "";
     tandem_status status = tandem_model_create(l->session, &model, &l->model);
 
     if (status == TANDEM_OK)
@@ -138,7 +139,13 @@ static tandem_status load_model(tandem_language *l, const tandem_language_desc *
     if (l->pages) /* of as many pages as a context has */
         l->npc_bytes = network.state_bytes / l->pages *
                        ((l->context + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS);
-    return status;
+    if (status != TANDEM_OK)
+        return status;
+    status = td_tokenizer_fits(l->tokenizer, l->words, what, sizeof what);
+    if (status == TANDEM_OK)
+        return status;
+    td_fail(why, sizeof why, status, "'" TD_NAME "': %s", TD_NAMED(desc->path), what);
+    return td_session_fail(l->session, "tandem_language_create", status, why);
 }
 
 td_stage_desc td_language_stage_desc(const tandem_language *l)

@@ -26,6 +26,8 @@ void td_tokenizer_destroy(td_tokenizer **tokenizer);
 
 /* Tokens are numbers below this. */
 uint32_t td_tokenizer_count(const td_tokenizer *t);
+/* PROTOCOL if there are tokens that a model with logits of so many words knows nothing of. */
+tandem_status td_tokenizer_fits(const td_tokenizer *t, uint32_t words, char *why, size_t why_bytes);
 /* TD_NO_TOKEN where the model has none. */
 uint32_t td_tokenizer_begin(const td_tokenizer *t);
 /* Whether a text for the model begins with that one. */

@@ -563,6 +563,14 @@ uint32_t td_tokenizer_count(const td_tokenizer *t)
     return t->count;
 }
 
+tandem_status td_tokenizer_fits(const td_tokenizer *t, uint32_t words, char *why, size_t why_bytes)
+{
+    return t->count <= words ? TANDEM_OK
+                             : td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
+                                       "its tokenizer has %" PRIu32 " tokens, of which its tensors know "
+                                       "%" PRIu32, t->count, words);
+}
+
 uint32_t td_tokenizer_begin(const td_tokenizer *t)
 {
     return t->begin;

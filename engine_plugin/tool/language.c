@@ -56,6 +56,8 @@ int tool_language_begin(tool_language *l, const char *command, uint32_t rung, ui
     if (tandem_session_create(&session, &l->session) != TANDEM_OK ||
         !tool_language_done(l, td_speaker_open(l->session, &speaker, &l->speaker)))
         return tool_fail(command, "%s", l->why);
+    if (l->tokenizer && td_tokenizer_fits(l->tokenizer, l->speaker.words, l->why, sizeof l->why) != TANDEM_OK)
+        return tool_fail(command, "--model '%s': %s", speaker.path, l->why);
     return TOOL_OK;
 }
 

@@ -103,7 +103,7 @@ static void put_word(writer *w, uint32_t word)
 
 static void put_vocabulary(writer *w)
 {
-    const uint32_t words = w->shape->words;
+    const uint32_t words = w->shape->words + w->shape->more_tokens;
 
     key_text(w, "tokenizer.ggml.model", "gpt2");
     key_text(w, "tokenizer.ggml.pre", "gpt-2");

@@ -20,6 +20,7 @@ typedef struct lf_shape {
     /* With a vocabulary: words 0 to 255 are the bytes, LF_TURN and LF_TURN_END are ChatML's, which
      * ends replies by the latter; each other word is some bytes. */
     bool speaks;
+    uint32_t more_tokens; /* of the vocabulary, than there are words */
 } lf_shape;
 
 /* What is another in a file. */

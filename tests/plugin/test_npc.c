@@ -514,6 +514,15 @@ static void test_refusals(void **state)
     must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .precision = 9), &made), TANDEM_ERROR_ARG,
               "desc.precision is 9");
     assert_null(made);
+    lf_shape wordy = shape;
+    char other[80];
+    wordy.more_tokens = 1; /* whose logits would be read behind the others' */
+    snprintf(other, sizeof other, "%s.wordy", path);
+    lf_write(other, &wordy, NULL);
+    must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = other), &made), TANDEM_ERROR_PROTOCOL,
+              "tokens, of which its tensors know");
+    assert_null(made);
+    assert_int_equal(unlink(other), 0);
     must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1), &plain));
     must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say)), TANDEM_ERROR_ARG, "say.text is NULL");
     must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say, .text = "")), TANDEM_ERROR_ARG, "has no token");
