@@ -162,7 +162,7 @@ template <int Dim> __device__ __forceinline__ void gather_block(const td_params_
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) gather(const __grid_constant__ td_params_gather p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) gather(const __grid_constant__ td_params_gather p)
 {
     td::wait_for_previous();
     td::launch_dependents();

@@ -14,7 +14,7 @@
 #include "tests/kernels/linear_util.h"
 #include "tests/plugin/daemon_client.h"
 
-enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, OUT = 4 * PLANE, IDS = 8 * PLANE, BYTES = IDS + 4 * ROWS };
+enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, OUT = 4 * PLANE, IDS = 8 * PLANE, BYTES = IDS + 4 * (ROWS + 2) };
 
 typedef struct operation {
     uint32_t number;
@@ -126,10 +126,12 @@ static void cache_append(const operation *it, tandem_mem mem, tandem_operands *o
     op->cache_append.cache = tandem_view_dense(mem, OUT, TANDEM_DTYPE_U8, HEADS, 1, (uint32_t)bytes);
 }
 
-/* On the newest page alone, which is all that a cache of one page has. */
+/* On the newest page alone, which is all that a cache of one page has; fp16's is in a pool, which a table is for. */
 static void cache_attention(const operation *it, tandem_mem mem, tandem_operands *op)
 {
-    const uint64_t bytes = tandem_cache_bytes(it->dtype, ROWS, it->head_dim);
+    const bool pool = it->dtype == TANDEM_CACHE_F16;
+    const uint64_t bytes = pool ? tandem_cache_pool_bytes(it->dtype, 1, 1, it->head_dim)
+                                : tandem_cache_bytes(it->dtype, ROWS, it->head_dim);
 
     op->cache_attention = (tandem_cache_attention){.batch = 1, .heads = HEADS, .kv_heads = 1, .rows = ROWS,
                                                    .head_dim = it->head_dim, .entries = ROWS, .format = it->dtype};
@@ -137,6 +139,10 @@ static void cache_attention(const operation *it, tandem_mem mem, tandem_operands
     op->cache_attention.position = numbers(mem, ROWS);
     op->cache_attention.cache = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_U8, 1, 1, (uint32_t)bytes);
     op->cache_attention.o = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, it->head_dim);
+    if (pool) {
+        op->cache_attention.slots = op->cache_attention.pages = 1;
+        op->cache_attention.table = tandem_view_dense(mem, IDS + ROWS * sizeof(int32_t), TANDEM_DTYPE_I32, 1, 1, 2);
+    }
 }
 
 enum { IMAGE_ROWS = 21, IMAGE_COLUMNS = 35, PIXELS = IMAGE_ROWS * IMAGE_COLUMNS };
@@ -198,6 +204,7 @@ static void fill(void *data)
     }
     for (int32_t i = 0; i < ROWS; i++)
         number[i] = i * 27 - 80; /* some beyond any table, or sequence */
+    number[ROWS] = number[ROWS + 1] = 0; /* a pool's first slot, and its first page */
 }
 
 /* Of a session of such a kind; false: there is none here. */
@@ -246,6 +253,8 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
 #define CACHE(format, dim) \
     {.number = TANDEM_OPERATION_CACHE_ATTENTION, .make = cache_attention, .elements = HEADS * ROWS * dim, .off = 4e-3f, .dtype = format, .head_dim = dim}
+    CACHE(TANDEM_CACHE_F16, 64),
+    CACHE(TANDEM_CACHE_F16, 128),
     CACHE(TANDEM_CACHE_K8V8, 64),
     CACHE(TANDEM_CACHE_K8V8, 128),
     CACHE(TANDEM_CACHE_K4V8, 64),
