@@ -305,7 +305,7 @@ static void run_linear(uint32_t rows, uint32_t ins, uint32_t outs, uint32_t acti
     const bool half = !strcmp(weights[bias].dtype, "F16");
     tandem_operands op = {
         .linear = {.rows = rows, .ins = ins, .outs = outs, .activation = activation}};
-    void *const places[TD_LINEAR_VIEWS] = {[TD_LINEAR_X] = x,
+    void *const places[TD_MAX_VIEWS] = {[TD_LINEAR_X] = x,
                                            [TD_LINEAR_W] = block_weights[block][w].data,
                                            [TD_LINEAR_BIAS] = block_weights[block][bias].data,
                                            [TD_LINEAR_RESIDUAL] = residual,
@@ -327,7 +327,7 @@ static void run_norm(uint32_t rows, void *x, int block, int weight, int bias, vo
     const bool half = !strcmp(weights[weight].dtype, "F16");
     tandem_operands op = {
         .norm = {.batch = 1, .heads = 1, .rows = rows, .channels = DIM, .kind = TANDEM_NORM_LAYER}};
-    void *const places[] = {
+    void *const places[TD_MAX_VIEWS] = {
         x, NULL, block_weights[block][weight].data, block_weights[block][bias].data, y, NULL};
 
     op.norm.x = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, rows, DIM);
@@ -365,7 +365,7 @@ static void run_embed(sizes s, void *y)
                                     .channels = DIM,
                                     .entries = TOKENS,
                                     .positions = MOST}};
-    void *const places[] = {token_table, position_table, NULL, s.ids, s.places, NULL, y};
+    void *const places[TD_MAX_VIEWS] = {token_table, position_table, NULL, s.ids, s.places, NULL, y};
 
     op.embed.table = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, TOKENS, DIM);
     op.embed.position_table = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, MOST, DIM);
@@ -380,7 +380,7 @@ static void run_pool(sizes s, void *x, void *y)
 {
     tandem_operands op = {
         .pool = {.batch = s.batch, .heads = 1, .rows = s.tokens, .channels = DIM}};
-    void *const places[] = {x, s.lengths, y};
+    void *const places[TD_MAX_VIEWS] = {x, s.lengths, y};
 
     op.pool.x = tandem_view_dense(0, 0, TANDEM_DTYPE_F32, 1, s.tokens, DIM);
     op.pool.length = tandem_view_dense(0, 0, TANDEM_DTYPE_I32, 1, 1, 1);
