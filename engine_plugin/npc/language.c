@@ -62,9 +62,8 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
 
     if (status != TANDEM_OK)
         return status;
-    const uint32_t context = model.context, head_dim = model.sizes.head_dim,
-                   tokens = desc->tokens ? desc->tokens : DEFAULT_TOKENS;
-    const bool bare = !model.sizes.window && model.sizes.score_cap <= 0;
+    const uint32_t context = model.context, tokens = desc->tokens ? desc->tokens : DEFAULT_TOKENS;
+    const bool possible = td_llama_takes_planes(&model) && desc->cache != TANDEM_CACHE_F32;
     l->layers = model.sizes.layers;
     l->kv_heads = model.sizes.kv_heads;
     l->head_dim = model.sizes.head_dim;
@@ -72,8 +71,8 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
     td_llama_close(&model);
     hash_model(l, file);
     l->slots = 1;
-    if (l->session->ops->no_pages || !bare || (head_dim != 64 && head_dim != 128) ||
-        desc->cache == TANDEM_CACHE_F32 || (desc->precision > TANDEM_PRECISION_F16 && !desc->cache))
+    if (l->session->ops->no_pages || !possible ||
+        (desc->precision > TANDEM_PRECISION_F16 && !desc->cache))
         return !desc->slots && !desc->tokens
                    ? TANDEM_OK
                    : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
@@ -81,8 +80,8 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
                              desc->tokens,
                              l->session->ops->no_pages
                                  ? l->session->ops->no_pages
-                                 : "caches in common are for heads of 64 or 128 channels, and "
-                                   "attention of f16");
+                                 : "caches in common are for heads of 64 or 128 channels, scores "
+                                   "without windows and caps, and attention of f16");
     l->slots = desc->slots ? desc->slots : DEFAULT_SLOTS;
     l->pages = ((tokens > context ? tokens : context) + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS;
     return TANDEM_OK;

@@ -532,10 +532,36 @@ static void refuse_unused(maker *m)
 }
 
 /* Whether caches can be kept in the format that is asked for. */
-static void check_cache(maker *m)
+bool td_llama_takes_planes(const td_llama *model)
+{
+    const td_llama_sizes *s = &model->sizes;
+
+    return (s->head_dim == 64 || s->head_dim == 128) && !s->window && s->score_cap <= 0;
+}
+
+/* Says why it does not take them. */
+static void refuse_planes(maker *m)
 {
     const td_llama_sizes *s = &m->model->sizes;
 
+    if (s->head_dim != 64 && s->head_dim != 128)
+        FAIL(TANDEM_ERROR_UNSUPPORTED,
+             "its heads have %" PRIu32 " channels; caches of codes, and pools, are of 64 or 128, so "
+             "this one's can be f16 alone, each slot with its own",
+             s->head_dim);
+    else if (s->window)
+        FAIL(TANDEM_ERROR_UNSUPPORTED,
+             "its layers see %" PRIu32 " tokens; with caches of codes, and pools, they see all, so the "
+             "context can be %" PRIu32 " at most, and is %" PRIu32,
+             s->window, s->window, m->model->context);
+    else
+        FAIL(TANDEM_ERROR_UNSUPPORTED,
+             "its scores are capped, which no attention on caches of codes, or pools, does: they can "
+             "be f16 alone, each slot with its own");
+}
+
+static void check_cache(maker *m)
+{
     if (m->model->cache > TANDEM_CACHE_F32)
         FAIL(TANDEM_ERROR_ARG,
              "cache is %" PRIu32 "; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)",
@@ -543,20 +569,8 @@ static void check_cache(maker *m)
     else if (m->model->pages && m->model->cache == TANDEM_CACHE_F32)
         FAIL(TANDEM_ERROR_UNSUPPORTED,
              "cache is 3 (f32), pages %" PRIu32 "; pools are f16, k8v8 or k4v8", m->model->pages);
-    else if (has_planes(m) && s->head_dim != 64 && s->head_dim != 128)
-        FAIL(TANDEM_ERROR_UNSUPPORTED,
-             "its heads have %" PRIu32 " channels; caches of codes, and pools, are of 64 or 128, so "
-             "this one's can be f16 alone, each slot with its own",
-             s->head_dim);
-    else if (has_planes(m) && s->window)
-        FAIL(TANDEM_ERROR_UNSUPPORTED,
-             "its layers see %" PRIu32 " tokens; with caches of codes, and pools, they see all, so the "
-             "context can be %" PRIu32 " at most, and is %" PRIu32,
-             s->window, s->window, m->model->context);
-    else if (has_planes(m) && s->score_cap > 0)
-        FAIL(TANDEM_ERROR_UNSUPPORTED,
-             "its scores are capped, which no attention on caches of codes, or pools, does: they can "
-             "be f16 alone, each slot with its own");
+    else if (has_planes(m) && !td_llama_takes_planes(m->model))
+        refuse_planes(m);
     else if (m->model->pages && plane_bytes(m->model) > TD_MOST_DIMENSION)
         FAIL(TANDEM_ERROR_ARG,
              "slots, pages are %" PRIu32 ", %" PRIu32 "; a pool has at most %d bytes for each head",

@@ -103,6 +103,8 @@ typedef struct td_llama_desc {
 } td_llama_desc;
 tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_llama *model,
                             char *why, size_t why_bytes);
+/* Whether there are kernels for its caches as codes, or in a pool: for its heads, and its scores. */
+bool td_llama_takes_planes(const td_llama *model);
 /* Accepts empty ones. */
 void td_llama_close(td_llama *model);
 

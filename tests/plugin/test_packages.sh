@@ -46,7 +46,7 @@ done
 # The archive of the source has what git has, and nothing of this machine's.
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
 (cd "$build" && cpack --config CPackSourceConfig.cmake -B "$work/source") >"$work/log" 2>&1 || fail "cpack of the source failed"
-tar -tf "$work"/source/tandem-*.tar.xz | sed -n 's,^[^/]*/\(.*[^/]\)$,\1,p' | sort >"$work/packed"
+tar -tf "$work"/source/tandem-*.tar.xz | sed -n 's,^[^/]*/\(.*[^/]\)$,\1,p' >"$work/packed"
 if git -C "$root" ls-files --cached --others --exclude-standard >"$work/tracked" 2>/dev/null; then
     grep -v '^\.ci/' "$work/tracked" | LC_ALL=C sort >"$work/wanted"
     LC_ALL=C sort "$work/packed" | diff "$work/wanted" - >"$work/log" || fail "the archive of the source is not what git has"
