@@ -87,7 +87,7 @@ function(td_look_in target component folder path)
     endif()
 endfunction()
 td_look_in(tandem_library library ${CMAKE_INSTALL_LIBDIR} "$ORIGIN")
-td_look_in(tandem_layer layer ${CMAKE_INSTALL_LIBDIR}/tandem "$ORIGIN/..")
+td_look_in(tandem_layer layer ${CMAKE_INSTALL_LIBDIR}/tandem "$ORIGIN;$ORIGIN/..") # built beside the library, installed below it
 td_look_in(tandem_tool tools ${CMAKE_INSTALL_BINDIR} "$ORIGIN/${bin_to_lib}")
 td_look_in(tandemd daemon ${CMAKE_INSTALL_BINDIR} "$ORIGIN/${bin_to_lib}")
 td_look_in(tandem_bench tools ${CMAKE_INSTALL_LIBEXECDIR} "$ORIGIN/${libexec_to_lib}")
