@@ -78,7 +78,7 @@ bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, 
 
 static bool pick_physical(demo_engine *e, VkSurfaceKHR surface)
 {
-    const setup_need need = {.api_version = VK_API_VERSION_1_2, .draws = true, .stamps = true, .surface = surface};
+    const setup_need need = {.api_version = VK_API_VERSION_1_2, .draws = true, .stamps = true, .surface = surface, .skip = e->skip};
     char why[200];
     if (!setup_pick(vkGetInstanceProcAddr, e->instance, &need, &e->physical, &e->family, why, sizeof why))
         return demo_fail("%s", why);

@@ -29,6 +29,7 @@ typedef struct demo_engine {
     VkDevice device;
     VkQueue queue;
     pthread_mutex_t queue_lock; /* around each use of it: a session may submit to it, too */
+    uint32_t skip; /* so many GPUs before the one that it takes: before the instance is made */
     uint32_t family;
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;

@@ -328,7 +328,7 @@ if [ "$only" = tests ]; then
     [ -s "$build/gpu_tests.txt" ] || note tests none 0
     # Several at a time: most of their time is the driver's, for contexts and devices. The soaks are alone, as they look for
     # memory that the GPU has lost; what loses a context comes last. What takes longest is begun first.
-    longest='test_faults|test_cuda|test_inline'
+    longest='test_faults|test_session|test_cuda|test_inline'
     grep -xE "$longest" "$build/gpu_tests.txt" | sort -r | sed 's/^test_faults$/test_faults-1\ntest_faults-2/' >"$work/programs"
     if [ -x "$build/tandem" ]; then
         ! needs numpy tool-on-cuda python3 -c 'import numpy' || echo tool-on-cuda >>"$work/programs"

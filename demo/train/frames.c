@@ -31,13 +31,14 @@ static const char usage[] =
     "  --reference N   samples of the reference; default 512\n"
     "  --length N      frames of a path, of 1 sample each\n"
     "  --bounces N     default 6\n"
-    "  --seconds N     begins no scene after so many seconds\n";
+    "  --seconds N     begins no scene after so many seconds\n"
+    "  --device N      of several GPUs, the first of which is 0\n";
 
 enum { MOST_COPIES = 64, EACH = 16 }; /* samples of a dispatch on a GPU: a driver gives up what takes long */
 
 typedef struct options {
     const char *out, *name;
-    uint32_t first, count, width, height, reference, length, bounces, seconds, copies, samples[MOST_COPIES];
+    uint32_t first, count, width, height, reference, length, bounces, seconds, device, copies, samples[MOST_COPIES];
 } options;
 
 typedef struct renderer {
@@ -81,7 +82,7 @@ static bool read_options(int argc, char **argv, options *o)
     } numbers[] = {{"--first", &o->first, 0, 99999999},    {"--count", &o->count, 1, 1000000}, {"--width", &o->width, 16, 4096},
                    {"--height", &o->height, 16, 4096},     {"--reference", &o->reference, 1, 1000000},
                    {"--length", &o->length, 1, 10000},     {"--bounces", &o->bounces, 1, 32},
-                   {"--seconds", &o->seconds, 1, 1000000}};
+                   {"--seconds", &o->seconds, 1, 1000000},  {"--device", &o->device, 0, 15}};
 
     for (int i = 1; i < argc; i += 2) {
         bool known = false, right = true;
@@ -129,6 +130,7 @@ static bool open_renderer(renderer *r, const options *o)
     const VkDescriptorType storage = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, types[6] = {storage, storage, storage, storage, storage, storage};
     const uint64_t bytes = (uint64_t)o->width * o->height * TD_TRAIN_CHANNELS * sizeof(float);
 
+    r->engine.skip = o->device;
     if (!demo_engine_instance(&r->engine, NULL, 0, false) || !demo_engine_device(&r->engine, VK_NULL_HANDLE))
         return false;
     r->each = r->engine.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU ? 1 : EACH;

@@ -26,6 +26,7 @@ build/tandem and build/tandem-bench may come from elsewhere. Each run ends by --
   --oidn F         Open Image Denoise's library, to judge beside; default: where libraries are, if it is there
   --build DIR      default: build
   --python P       one that has torch, numpy and safetensors; default: python3
+  --device N       of several GPUs; default 0
   --size WxH       of frames; default 320x192
   --reference N    samples of references; default 512
   --options O      further ones of denoise.py, as one word: '--preset fast'
@@ -39,7 +40,7 @@ die() {
 
 start=$(date +%s)
 run='' runs=5 minutes=9 checkpoint='' out=train-out frames='' share=20 held_out='' build=$root/build python=python3 size=320x192
-reference=512 options='' oidn=''
+reference=512 options='' oidn='' device=0
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)
@@ -59,6 +60,7 @@ while [ $# -gt 0 ]; do
     --held-out) held_out=$2 ;;
     --build) build=$2 ;;
     --python) python=$2 ;;
+    --device) device=$2 ;;
     --size) size=$2 ;;
     --reference) reference=$2 ;;
     --options) options=$2 ;;
@@ -67,9 +69,9 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-for value in "$run" "$runs" "$minutes" "$share" "$reference"; do
+for value in "$run" "$runs" "$minutes" "$share" "$reference" "$device"; do
     case $value in
-    '' | *[!0-9]* | ?????*) die "--run, --runs, --minutes, --render-share and --reference must be numbers; \"$value\" is none" ;;
+    '' | *[!0-9]* | ?????*) die "--run, --runs, --minutes, --render-share, --reference and --device must be numbers; \"$value\" is none" ;;
     esac
 done
 [ "$run" -lt "$runs" ] || die "--run $run: must be less than --runs, $runs"
@@ -96,6 +98,9 @@ mkdir -p "$frames"
 [ -z "$checkpoint" ] || [ "$checkpoint" -ef "$out/denoise.pt" ] || cp "$checkpoint" "$out/denoise.pt"
 [ "$run" -eq 0 ] || [ -f "$out/denoise.pt" ] || die "--run $run goes on from a checkpoint: --checkpoint, or $out/denoise.pt"
 
+# CUDA's GPUs are in the order that Vulkan's are.
+[ "$device" -eq 0 ] || export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES="$device"
+
 # The driver's own description, where a container mounts it aside.
 aside=/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json
 [ -n "${VK_DRIVER_FILES-}" ] || [ ! -f "$aside" ] || export VK_DRIVER_FILES="$aside"
@@ -107,7 +112,7 @@ for kind in still path; do
     [ "$kind" = still ] || more='--length 4'
     # shellcheck disable=SC2086
     "$build/tandem-frames" --out "$frames" --name $kind --first $first --count 100000 --seconds $((each > 0 ? each : 1)) \
-        --width "$width" --height "$height" --reference "$reference" $more >>"$out/frames.txt" ||
+        --device "$device" --width "$width" --height "$height" --reference "$reference" $more >>"$out/frames.txt" ||
         die "no frames were made"
     first=$((first + 500000))
 done

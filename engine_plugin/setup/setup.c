@@ -124,7 +124,7 @@ bool setup_pick(PFN_vkGetInstanceProcAddr get, VkInstance instance, const setup_
 {
     const PFN_vkGetPhysicalDeviceProperties get_properties = LOAD(GetPhysicalDeviceProperties);
     VkPhysicalDevice devices[MOST_DEVICES];
-    uint32_t count = MOST_DEVICES;
+    uint32_t count = MOST_DEVICES, found = 0; /* of the best */
     int best = 0;
     if ((LOAD(EnumeratePhysicalDevices))(instance, &count, devices) < 0)
         count = 0;
@@ -133,10 +133,14 @@ bool setup_pick(PFN_vkGetInstanceProcAddr get, VkInstance instance, const setup_
         uint32_t fits;
         get_properties(devices[i], &properties);
         const int rank = rank_of(properties.deviceType);
-        if (rank <= best || properties.apiVersion < need->api_version ||
+        if (rank < best || properties.apiVersion < need->api_version ||
             !setup_family(get, instance, devices[i], need, &fits))
             continue;
+        if (rank > best)
+            found = 0;
         best = rank;
+        if (found++ > need->skip)
+            continue;
         *physical = devices[i];
         *family = fits;
     }
@@ -145,7 +149,10 @@ bool setup_pick(PFN_vkGetInstanceProcAddr get, VkInstance instance, const setup_
                 "none of %u Vulkan devices has version %u.%u and a queue that computes%s%s%s", count,
                 VK_API_VERSION_MAJOR(need->api_version), VK_API_VERSION_MINOR(need->api_version),
                 need->draws ? ", draws" : "", need->stamps ? ", tells the time" : "", need->surface ? ", presents" : "");
-    return best > 0;
+    else if (found <= need->skip)
+        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "device %u is asked for, of %u Vulkan devices that would do", need->skip,
+                found);
+    return found > need->skip;
 }
 
 VkResult setup_device(PFN_vkGetInstanceProcAddr get, VkInstance instance, VkPhysicalDevice physical, uint32_t family,

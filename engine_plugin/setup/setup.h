@@ -40,6 +40,7 @@ typedef struct setup_need {
     uint32_t api_version; /* at least */
     bool draws, stamps;   /* its queue, which computes in any case, draws; tells the time */
     VkSurfaceKHR surface; /* and presents to it; or VK_NULL_HANDLE */
+    uint32_t skip;        /* so many of the best before the one that is taken */
 } setup_need;
 
 bool setup_family(PFN_vkGetInstanceProcAddr get, VkInstance instance, VkPhysicalDevice physical, const setup_need *need,

@@ -224,6 +224,8 @@ static bool compute(const tandem_session_desc *desc, const operation *what, uint
         tandem_mem_create(session, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .bytes = BYTES}, &mem), TANDEM_OK);
     assert_int_equal(tandem_mem_host(session, mem, &host), TANDEM_OK);
     fill(host);
+    if (!what->elements) /* a cache: pages that were never written hold no numbers that codes could be made of */
+        memset((char *)host + OUT, 0, 4 * PLANE);
     what->make(what, mem, &job.op);
     TL_OK(tandem_submit(session, &job, &ticket), session);
     TL_OK(tandem_wait(session, ticket, PATIENCE, &report), session);

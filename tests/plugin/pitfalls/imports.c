@@ -388,38 +388,41 @@ static void dma_bufs_are_imported(void **state)
     const uint64_t handle = (uint64_t)VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT;
     tandem_mem_vulkan vulkan = TANDEM_INIT(tandem_mem_vulkan);
     tandem_timeline engines, ours;
-    tandem_mem_desc desc;
-    tandem_mem mem;
-    void *host;
-    int fds, fd;
+    int fds = 0;
 
     (void)state;
     w.dma_bufs = true;
     if (!prepare_fake(ON_VULKAN_CPU))
         skip();
     assert_int_equal(create(), TANDEM_OK);
-    fds = vku_open_fds();
-    fd = make_memfd();
-    desc = dma_buf(fd);
-    forget();
-    assert_int_equal(tandem_mem_create(w.s, &desc, &mem), TANDEM_OK);
-    assert_int_equal(event_of("vkCreateBuffer", 0)->handles, handle);
-    assert_int_equal(event_of("vkCreateBuffer", 0)->bytes, MEM_BYTES);
-    assert_int_equal(event_of("vkAllocateMemory", 0)->type, handle);
-    assert_int_equal(event_of("vkAllocateMemory", 0)->bytes, DMA_BYTES);
-    assert_int_not_equal(event_of("vkAllocateMemory", 0)->handle, fd);
-    assert_int_equal(event_of("vkBindBufferMemory", 0)->handle, DMA_OFFSET);
-    assert_int_equal(close(fd), 0); /* it was the caller's */
-    assert_int_equal(tandem_mem_get_vulkan(w.s, mem, &vulkan), TANDEM_OK);
-    assert_true(vulkan.buffer && vulkan.memory && vulkan.offset == DMA_OFFSET && vulkan.bytes == MEM_BYTES);
-    assert_int_equal(tandem_mem_host(w.s, mem, &host), TANDEM_OK);
     engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
     ours = new_timeline(TANDEM_SIGNALLER_SESSION);
-    run_frame(mem, engines, ours, 1);
-    forget();
-    assert_int_equal(tandem_mem_destroy(w.s, mem), TANDEM_OK);
-    assert_int_equal(count_of("vkFreeMemory"), 2); /* with its staging memory */
-    assert_int_equal(vku_open_fds(), fds);
+    for (uint32_t round = 1; round <= 2; round++) {
+        const int fd = make_memfd();
+        const tandem_mem_desc desc = dma_buf(fd);
+        tandem_mem mem;
+        void *host;
+
+        forget();
+        assert_int_equal(tandem_mem_create(w.s, &desc, &mem), TANDEM_OK);
+        assert_int_equal(event_of("vkCreateBuffer", 0)->handles, handle);
+        assert_int_equal(event_of("vkCreateBuffer", 0)->bytes, MEM_BYTES);
+        assert_int_equal(event_of("vkAllocateMemory", 0)->type, handle);
+        assert_int_equal(event_of("vkAllocateMemory", 0)->bytes, DMA_BYTES);
+        assert_int_not_equal(event_of("vkAllocateMemory", 0)->handle, fd);
+        assert_int_equal(event_of("vkBindBufferMemory", 0)->handle, DMA_OFFSET);
+        assert_int_equal(close(fd), 0); /* it was the caller's */
+        assert_int_equal(tandem_mem_get_vulkan(w.s, mem, &vulkan), TANDEM_OK);
+        assert_true(vulkan.buffer && vulkan.memory && vulkan.offset == DMA_OFFSET && vulkan.bytes == MEM_BYTES);
+        assert_int_equal(tandem_mem_host(w.s, mem, &host), TANDEM_OK);
+        run_frame(mem, engines, ours, round);
+        forget();
+        assert_int_equal(tandem_mem_destroy(w.s, mem), TANDEM_OK);
+        assert_int_equal(count_of("vkFreeMemory"), 2); /* with its staging memory */
+        if (round == 1)
+            fds = vku_open_fds(); /* a GPU's driver opens some for itself with the first frame */
+        assert_int_equal(vku_open_fds(), fds);
+    }
     leave();
 }
 
