@@ -109,7 +109,7 @@ static int open_language(server *s, const arguments *a)
     char *ending = strstr(s->model, ".gguf");
     if (ending && !ending[5])
         *ending = 0;
-    if (tandem_session_create(&session, &s->session) != TANDEM_OK)
+    if (tool_session_create(&session, &s->session, &s->engine) != TANDEM_OK)
         return tool_fail("serve", "%s", why);
     if (tandem_language_create(s->session, &language, &s->language) == TANDEM_OK)
         return TOOL_OK;
@@ -121,8 +121,7 @@ static void close_language(server *s)
 {
     if (s->language)
         tandem_language_destroy(&s->language);
-    if (s->session)
-        tandem_session_destroy(&s->session);
+    tool_session_destroy(&s->session, &s->engine);
 }
 
 /* --- Beginning and end --- */

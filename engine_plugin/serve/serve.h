@@ -18,6 +18,7 @@
 #include <jansson.h>
 #include <microhttpd.h>
 
+#include "engine_plugin/tool/session.h"
 #include "interop/base.h"
 #include "interop/os/clock.h"
 #include "interop/os/thread.h"
@@ -112,6 +113,7 @@ typedef struct slot {
 typedef struct server {
     serve_options options;
     tandem_session *session;
+    tool_engine *engine; /* that it stands on */
     tandem_language *language;
     char model[128]; /* its name */
     int64_t begun;

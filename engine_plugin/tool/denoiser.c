@@ -135,8 +135,7 @@ void tool_denoiser_forget(tool_denoiser *d)
 
 void tool_denoiser_close(tool_denoiser *d)
 {
-    if (d->s)
-        tandem_session_destroy(&d->s);
+    tool_session_destroy(&d->s, &d->engine);
     for (int i = 0; i < TOOL_INPUTS; i++)
         tool_picture_free(&d->frame[i]);
     for (int i = 0; i < TOOL_OUTPUTS; i++)
@@ -165,7 +164,7 @@ bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, cons
     tandem_network_number first = TANDEM_INIT(tandem_network_number), second = first;
 
     d->info = TANDEM_INIT(tandem_network);
-    if (tandem_session_create(&desc, &d->s) != TANDEM_OK || !ok(d, tandem_model_load(d->s, model, &d->model)) ||
+    if (tool_session_create(&desc, &d->s, &d->engine) != TANDEM_OK || !ok(d, tandem_model_load(d->s, model, &d->model)) ||
         !ok(d, tandem_model_info(d->s, d->model, &d->info)) ||
         !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc), &d->instance)))
         return false;

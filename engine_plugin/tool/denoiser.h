@@ -6,6 +6,7 @@
 #define TD_TOOL_DENOISER_H
 
 #include "engine_plugin/tool/picture.h"
+#include "engine_plugin/tool/session.h"
 #include "kernels/model/safetensors.h"
 #include "tandem/tandem.h"
 
@@ -34,6 +35,7 @@ extern const tool_denoiser_input tool_denoiser_inputs[TOOL_INPUTS];
 /* Zeroed is closed. Functions that return false leave the reason in `why`. */
 typedef struct tool_denoiser {
     tandem_session *s;
+    tool_engine *engine; /* that it stands on */
     tandem_model model;
     tandem_instance instance;
     tandem_network info;

@@ -53,7 +53,7 @@ int tool_language_begin(tool_language *l, const char *command, uint32_t rung, ui
 
     if (socket)
         speaker.context = 0; /* a daemon's clients share a model, with the context that it was trained for */
-    if (tandem_session_create(&session, &l->session) != TANDEM_OK ||
+    if (tool_session_create(&session, &l->session, &l->engine) != TANDEM_OK ||
         !tool_language_done(l, td_speaker_open(l->session, &speaker, &l->speaker)))
         return tool_fail(command, "%s", l->why);
     if (l->tokenizer && td_tokenizer_fits(l->tokenizer, l->speaker.words, l->why, sizeof l->why) != TANDEM_OK)
@@ -74,8 +74,7 @@ bool tool_language_done(tool_language *l, tandem_status status)
 void tool_language_close(tool_language *l)
 {
     td_speaker_close(&l->speaker);
-    if (l->session)
-        tandem_session_destroy(&l->session);
+    tool_session_destroy(&l->session, &l->engine);
     td_tokenizer_destroy(&l->tokenizer);
     td_gguf_close(&l->file);
 }

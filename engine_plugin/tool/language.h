@@ -8,12 +8,14 @@
 
 #include "engine_plugin/npc/speaker.h"
 #include "engine_plugin/npc/tokenizer.h"
+#include "engine_plugin/tool/session.h"
 #include "engine_plugin/tool/tool.h"
 
 typedef struct tool_language {
     td_gguf file;
     td_tokenizer *tokenizer;
     tandem_session *session;
+    tool_engine *engine; /* that it stands on */
     td_speaker speaker;
     char why[600]; /* what went wrong, which names the option */
 } tool_language;

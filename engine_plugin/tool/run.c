@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/tool/session.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
 #include "kernels/model/graph_file.h"
@@ -50,6 +51,7 @@ typedef struct network {
     td_graph *graph;
     uint32_t numbers[TD_GRAPH_NUMBERS]; /* 0: not known yet */
     tandem_session *s;
+    tool_engine *engine;
     tandem_model model;
     tandem_instance instance;
     tandem_network info;
@@ -173,7 +175,7 @@ static bool open_network(network *n, const arguments *a)
     const tandem_instance_desc instance = TANDEM_INIT(tandem_instance_desc, .precision = a->precision_value);
 
     n->info = TANDEM_INIT(tandem_network);
-    return tandem_session_create(&desc, &n->s) == TANDEM_OK &&
+    return tool_session_create(&desc, &n->s, &n->engine) == TANDEM_OK &&
            done(n, tandem_model_load(n->s, a->model, &n->model)) &&
            done(n, tandem_model_info(n->s, n->model, &n->info)) &&
            done(n, tandem_model_instance(n->s, n->model, &instance, &n->instance)) &&
@@ -389,8 +391,7 @@ int tool_run(int argc, char **argv)
     int status = read_arguments(argc, argv, &a);
     if (status == TOOL_OK)
         status = compute(n, &a);
-    if (n->s)
-        tandem_session_destroy(&n->s);
+    tool_session_destroy(&n->s, &n->engine);
     tool_list_free(&n->result);
     td_graph_destroy(&n->graph);
     td_safetensors_close(&n->model_file);

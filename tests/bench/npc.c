@@ -14,6 +14,7 @@
 
 #include "engine_plugin/client/ladder.h"
 #include "engine_plugin/npc/speaker.h"
+#include "engine_plugin/tool/session.h"
 #include "interop/base.h"
 #include "interop/os/clock.h"
 #include "tests/bench/bench.h"
@@ -25,6 +26,7 @@ typedef struct bench {
     uint64_t threads, prompt, tokens, depth, rounds;
     bool quick, strict, no_peer;
     tandem_session *s;
+    tool_engine *engine;
     tandem_info info;
     td_speaker speaker;
     uint64_t weight_bytes, state_bytes;
@@ -56,7 +58,7 @@ static bool open_model(bench *b)
     const td_speaker_desc speaker = {.path = b->model, .context = (uint32_t)(b->depth + (b->prompt > b->tokens ? b->prompt : b->tokens))};
     tandem_network network = TANDEM_INIT(tandem_network);
 
-    if (tandem_session_create(&desc, &b->s) != TANDEM_OK)
+    if (tool_session_create(&desc, &b->s, &b->engine) != TANDEM_OK)
         return tool_fail("bench npc", "%s", why) == TOOL_OK;
     const uint64_t begin = td_now_ns();
     if (td_speaker_open(b->s, &speaker, &b->speaker) != TANDEM_OK)
@@ -308,8 +310,7 @@ int bench_npc(int argc, char **argv)
     if (status == TOOL_OK)
         status = open_model(&b) && make_tokens(&b) && measure(&b) ? finish(&b) : TOOL_FAILED;
     td_speaker_close(&b.speaker);
-    if (b.s)
-        tandem_session_destroy(&b.s);
+    tool_session_destroy(&b.s, &b.engine);
     bench_free(&b.read);
     bench_free(&b.spoken);
     bench_free(&b.peer_read);

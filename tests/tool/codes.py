@@ -4,6 +4,9 @@ SPDX-License-Identifier: Apache-2.0
 """
 import itertools
 import json
+import pathlib
+import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -242,6 +245,7 @@ class Cuda(Hopper):
     """The same on the first CUDA device: not a bit of the prologue differs, whatever computes it."""
 
     backend, where = "cuda", ()
+    rungs = ("cpu", "host", "copy", "timeline", "inline")
 
     def setUp(self):
         cuda = json.loads(tool("info", "--json").stdout)["cuda"]
@@ -258,6 +262,17 @@ class Cuda(Hopper):
             results = [attend(x, "F16", precision, "--backend", "cuda", *more) for more in ((), ("--session",))]
             self.assertTrue(same_bits(results[0].codes["o"], results[1].codes["o"]))
             self.assertTrue(same_bits(results[0].lse, results[1].lse))
+
+    def test_a_network_on_each_rung(self):
+        """The tool makes a Vulkan device where a rung needs one."""
+        script = pathlib.Path(__file__).resolve().parent.parent / "bench" / "random_gguf.py"
+        model, out, logits = FOLDER / "tiny.gguf", FOLDER / "logits.safetensors", {}
+        subprocess.run([sys.executable, "-B", script, model, "--shape", "tiny"], check=True, stdout=subprocess.DEVNULL)
+        for rung in self.rungs:
+            run = tool("logits", "--model", model, "--tokens", "1,2,3,4,5", "--rung", rung, "--out", out)
+            self.assertEqual((run.returncode, run.stderr), (0, ""), rung)
+            logits[rung] = R.load(out)[0]["logits"][1].astype(np.float64)
+            self.assertLess(np.abs(logits[rung] - logits["cpu"]).max(), 0.02 * np.abs(logits["cpu"]).max(), rung)
 
 
 class Oracle(unittest.TestCase):
