@@ -41,6 +41,7 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute at first")
+    parser.add_argument("--eager", action="store_true", help="on a GPU, too, kernel by kernel, not as CUDA graphs")
     parser.add_argument("--every", type=int, default=200, help="steps between lines; ten times as many between checkpoints")
     parser.add_argument("--log", type=pathlib.Path, help="those lines, as JSON, added at its end")
     return parser.parse_args()
@@ -91,6 +92,49 @@ def clip_loss(forward, batch, autocast):
             loss = loss + 0.25 * flicker_of(now, then, exposure, frame)
         then = now
     return loss / len(batch)
+
+
+class Recorded:
+    """clip_loss() and its gradients as CUDA graphs, one for each shape of a batch: to launch some thousand kernels one by one takes
+    longer than they do."""
+
+    def __init__(self, forward, parameters, autocast):
+        self.forward, self.parameters, self.autocast, self.graphs = forward, parameters, autocast, {}
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def compute(self, batch):
+        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
+        loss = clip_loss(self.forward, [dict(frame) for frame in batch], self.autocast)
+        loss.backward()
+        return loss.detach()
+
+    def record(self, batch):
+        inputs = [{name: x.clone() for name, x in frame.items()} for frame in batch]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                expected = float(self.compute(inputs))
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self.compute(inputs)
+        graph.replay()
+        if not abs(float(loss) - expected) <= 0.01 * abs(expected):
+            raise RuntimeError(f"a recorded step has a loss of {float(loss)}, which is {expected}")
+        return graph, inputs, loss
+
+    def __call__(self, batch):
+        key = tuple(tuple(sorted((name, tuple(x.shape)) for name, x in frame.items())) for frame in batch)
+        if key not in self.graphs:
+            self.graphs[key] = self.record(batch)
+        graph, inputs, loss = self.graphs[key]
+        for own, frame in zip(inputs, batch):
+            for name, x in frame.items():
+                own[name].copy_(x)
+        graph.replay()
+        return loss
 
 
 # --- Held-out frames ---
@@ -160,7 +204,9 @@ def main():
     sums = torch.zeros((), device=a.device)
 
     def autocast():
-        return torch.autocast(a.device.split(":")[0], torch.bfloat16, enabled=is_gpu)
+        return torch.autocast(a.device.split(":")[0], torch.bfloat16, enabled=is_gpu, cache_enabled=a.eager)
+
+    recorded = Recorded(forward, parameters, autocast) if is_gpu and not a.eager else None
 
     def save():
         temporary = a.checkpoint.with_suffix(".tmp")
@@ -181,9 +227,12 @@ def main():
             group["lr"] = a.rate * warm * 0.5 * (1 + math.cos(math.pi * progress()))
         length = a.length if options["history"] and step % 2 else 1
         batch = batches.batch_of(groups, max(1, a.batch // length), length, a.crop, generator)
-        loss = clip_loss(forward, batch, autocast)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        if recorded:
+            loss = recorded(batch)
+        else:
+            loss = clip_loss(forward, batch, autocast)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for parameter in parameters:  # where one is not finite, none is now: such a step is none
             parameter.grad.nan_to_num_(0, 0, 0)

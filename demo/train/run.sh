@@ -120,9 +120,13 @@ tail -n 2 "$out/frames.txt"
 
 judging=15
 [ -z "$held_out" ] || judging=$((15 + 6 * minutes))
-# shellcheck disable=SC2086
-"$python" "$here/denoise.py" "$out/denoise.pt" --frames "$frames" ${held_out:+--held-out "$held_out"} --log "$out/train.jsonl" \
-    --until $((end - judging)) --total-minutes "$(awk "BEGIN { print $runs * ($minutes * (1 - $share / 100) - 0.4) }")" $options
+# Should CUDA graphs fail, then without: what a run does is saved at its end.
+train() {
+    # shellcheck disable=SC2086
+    "$python" "$here/denoise.py" "$out/denoise.pt" --frames "$frames" ${held_out:+--held-out "$held_out"} --log "$out/train.jsonl" \
+        --until $((end - judging)) --total-minutes "$(awk "BEGIN { print $runs * ($minutes * (1 - $share / 100) - 0.4) }")" $options "$@"
+}
+train || train --eager
 "$python" "$here/export.py" "$out/denoise.pt" "$out/denoise.safetensors"
 if [ -n "$held_out" ]; then
     left=$((end - $(date +%s)))
