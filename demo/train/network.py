@@ -22,11 +22,11 @@ HISTORY_FEATURES = 4
 MOST_FRAMES = 32  # that history counts as
 SAME_DEPTH, SAME_NORMAL = 0.1, 0.5  # what a pixel that was seen before may differ by, and the least cosine
 TILE = 16  # pixels a side, whose mean radiance counts once in the exposure
-WEIGHTS = torch.tensor([0.2126, 0.7152, 0.0722])
 
 
 def luminance(color):
-    return (color * WEIGHTS.to(color).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    red, green, blue = color.split(1, 1)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def measure(color, depth):
