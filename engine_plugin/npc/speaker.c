@@ -34,18 +34,12 @@ static tandem_status read_sizes(td_speaker *s)
 
 static tandem_status make_logits(td_speaker *s, uint32_t rows)
 {
-    const tandem_mem_desc desc = {.struct_bytes = sizeof desc,
-                                  .bytes = (uint64_t)rows * s->words * sizeof(float)};
-    void *host;
-    tandem_status status = tandem_mem_create(s->session, &desc, &s->mem);
+    const tandem_status status =
+        td_host_mem_make(s->session, (uint64_t)rows * s->words * sizeof(float), &s->mem);
 
-    if (status == TANDEM_OK)
-        status = tandem_mem_host(s->session, s->mem, &host);
-    if (status != TANDEM_OK)
-        return status;
-    s->logits = host;
-    s->view = (tandem_view){.mem = s->mem, .dtype = TANDEM_DTYPE_F32};
-    return TANDEM_OK;
+    s->logits = s->mem.host;
+    s->view = (tandem_view){.mem = s->mem.mem, .dtype = TANDEM_DTYPE_F32};
+    return status;
 }
 
 tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *desc,
@@ -79,8 +73,7 @@ void td_speaker_close(td_speaker *speaker)
         tandem_instance_destroy(speaker->session, speaker->instance);
     if (speaker->owns_model && speaker->model)
         tandem_model_destroy(speaker->session, speaker->model);
-    if (speaker->mem)
-        tandem_mem_destroy(speaker->session, speaker->mem);
+    td_host_mem_free(speaker->session, &speaker->mem);
     free(speaker->uniforms);
     *speaker = (td_speaker){0};
 }

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "engine_plugin/npc/host_mem.h"
 #include "tandem/tandem.h"
 
 enum { TD_SPEAKER_PART = 64 /* tokens that are read at once, at most */ };
@@ -29,7 +30,7 @@ typedef struct td_speaker {
     tandem_model model;
     bool owns_model;
     tandem_instance instance;
-    tandem_mem mem; /* of logits */
+    td_host_mem mem; /* of logits */
     tandem_view view;
     uint32_t words, context;
     uint64_t cache_bytes;

@@ -36,15 +36,10 @@ static tandem_status find_words(td_stage *s)
 static tandem_status make_logits(td_stage *s)
 {
     const uint32_t rows = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
-    const tandem_mem_desc desc = {.struct_bytes = sizeof desc,
-                                  .bytes = (uint64_t)rows * s->words * sizeof(float)};
-    void *host;
-    tandem_status status = tandem_mem_create(s->of.session, &desc, &s->mem);
+    const tandem_status status =
+        td_host_mem_make(s->of.session, (uint64_t)rows * s->words * sizeof(float), &s->mem);
 
-    if (status == TANDEM_OK)
-        status = tandem_mem_host(s->of.session, s->mem, &host);
-    if (status == TANDEM_OK)
-        s->logits = host;
+    s->logits = s->mem.host;
     return status;
 }
 
@@ -89,8 +84,7 @@ void td_stage_destroy(td_stage **stage)
         return;
     if (s->instance)
         tandem_instance_destroy(s->of.session, s->instance);
-    if (s->mem)
-        tandem_mem_destroy(s->of.session, s->mem);
+    td_host_mem_free(s->of.session, &s->mem);
     td_pages_destroy(&s->pages);
     pthread_mutex_destroy(&s->lock);
     free(s->uniforms);
@@ -202,7 +196,7 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
 
     batch = batch < most ? batch : most;
     const uint32_t numbers[NUMBERS] = {batch, tokens, batch};
-    const tandem_view view = {.mem = s->mem, .dtype = TANDEM_DTYPE_F32};
+    const tandem_view view = {.mem = s->mem.mem, .dtype = TANDEM_DTYPE_F32};
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
     tandem_status status = s->instance ? TANDEM_OK : make_instance(s);
 

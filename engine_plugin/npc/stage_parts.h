@@ -6,6 +6,7 @@
 #define TD_NPC_STAGE_PARTS_H
 
 #include "engine_plugin/npc/budget.h"
+#include "engine_plugin/npc/host_mem.h"
 #include "engine_plugin/npc/stage.h"
 #include "interop/os/thread.h"
 
@@ -40,7 +41,7 @@ struct td_stage {
     td_stage_desc of;
     pthread_mutex_t lock; /* of all that follows, and of sequences */
     tandem_instance instance;
-    tandem_mem mem; /* of logits */
+    td_host_mem mem; /* of logits */
     const float *logits;
     uint32_t words, page_room; /* pages of a context */
     uint64_t cache_bytes;

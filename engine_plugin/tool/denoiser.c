@@ -135,6 +135,7 @@ void tool_denoiser_forget(tool_denoiser *d)
 
 void tool_denoiser_close(tool_denoiser *d)
 {
+    td_host_mem_free(d->s, &d->mem);
     tool_session_destroy(&d->s, &d->engine);
     for (int i = 0; i < TOOL_INPUTS; i++)
         tool_picture_free(&d->frame[i]);
@@ -227,7 +228,6 @@ static bool bind(tool_denoiser *d, tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS]
 {
     tandem_network_tensor tensors[TOOL_INPUTS + TOOL_OUTPUTS];
     uint64_t bytes = 0;
-    void *host;
 
     if (d->info.binding_count > TOOL_INPUTS + TOOL_OUTPUTS)
         return fails(d, "--model: a denoiser has at most %d inputs and %d outputs", TOOL_INPUTS, TOOL_OUTPUTS);
@@ -239,17 +239,16 @@ static bool bind(tool_denoiser *d, tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS]
         bytes += td_align_up(tensors[i].bytes, 256);
     }
     if (d->mem_bytes < bytes) {
-        if ((d->mem && !ok(d, tandem_mem_destroy(d->s, d->mem))) ||
-            !ok(d, tandem_mem_create(d->s, &TANDEM_INIT(tandem_mem_desc, .bytes = bytes), &d->mem)))
+        d->mem_bytes = 0;
+        td_host_mem_free(d->s, &d->mem);
+        if (!ok(d, td_host_mem_make(d->s, bytes, &d->mem)))
             return false;
         d->mem_bytes = bytes;
     }
-    if (!ok(d, tandem_mem_host(d->s, d->mem, &host)))
-        return false;
     for (uint32_t i = 0; i < d->info.binding_count; i++) {
-        float *to = (float *)((char *)host + views[i].offset_bytes);
+        float *to = (float *)((char *)d->mem.host + views[i].offset_bytes);
         const int input = input_of(&tensors[i]);
-        views[i].mem = d->mem;
+        views[i].mem = d->mem.mem;
         if (input == TOOL_INPUTS)
             results[output_of(&tensors[i])] = to;
         else if (d->frame[input].pixels)

@@ -5,6 +5,7 @@
 #ifndef TD_TOOL_DENOISER_H
 #define TD_TOOL_DENOISER_H
 
+#include "engine_plugin/npc/host_mem.h"
 #include "engine_plugin/tool/picture.h"
 #include "engine_plugin/tool/session.h"
 #include "kernels/model/safetensors.h"
@@ -41,7 +42,7 @@ typedef struct tool_denoiser {
     tandem_network info;
     uint32_t numbers[2]; /* as the network has them: height and width in its order */
     uint32_t height_at;
-    tandem_mem mem;
+    td_host_mem mem;
     uint64_t mem_bytes;
     tool_picture frame[TOOL_INPUTS], results[TOOL_OUTPUTS]; /* pixels NULL: not there */
     tool_picture reference; /* the caller's, as is_cut */

@@ -129,13 +129,14 @@ const char *const tool_accuracy_help =
     "and K. tests/bench/accuracy.c has all numbers.\n";
 
 const char *const tool_bench_help =
-    "usage: tandem bench handover|attention|linear|daemon|npc [options]\n"
+    "usage: tandem bench handover|attention|linear|daemon|npc|effect [options]\n"
     "\n"
     "  handover   what it costs to have a job between two pieces of Vulkan work, on each rung there is\n"
     "  attention  how fast the kernels are on this GPU, beside cuDNN's in the same process\n"
     "  linear     the same of linear layers, beside cuBLASLt's\n"
     "  daemon     what it costs to compute in tandemd instead, and how it shares the device\n"
     "  npc        how fast a language model reads and speaks, beside llama.cpp's own bench\n"
+    "  effect     what a denoiser costs a frame, beside Open Image Denoise\n"
     "\n"
     "Exit status 1, too, if a route or a kernel that is there failed, if a result was wrong, or if\n"
     "nothing was measured.\n";
@@ -298,6 +299,24 @@ const char *const tool_bench_npc_help =
     "  --json F         everything as JSON\n"
     "  --quick          one round\n"
     "  --strict         exit status 1 if a target was missed\n";
+
+const char *const tool_bench_effect_help =
+    "usage: tandem bench effect --model F [options]\n"
+    "\n"
+    "effect: what a denoiser's network costs a frame: ms by the device's clock, p50 and p99, and from the\n"
+    "call until its end is known; the memory that is held. Two random frames take turns, each with what the\n"
+    "one before left. On the inline and timeline rungs they lie in the device's memory, on host in the\n"
+    "host's. Beside Open Image Denoise, whole, with albedo and normal in its own device's memory, where that\n"
+    "is installed.\n"
+    "  --model F      a denoiser's file, as `tandem denoise` takes it\n"
+    "  --sizes LIST   of frames; default: 960x540,1280x720,1920x1080,2560x1440\n"
+    "  --rungs LIST   of inline, timeline, host, copy and cpu; default: inline,timeline,host\n"
+    "  --frames N     that are measured at each size; default 600\n"
+    "  --oidn F       Open Image Denoise's library; default: libOpenImageDenoise.so.2, where libraries are\n"
+    "  --no-oidn      without it\n"
+    "  --json F       everything as JSON\n"
+    "  --quick        30 frames\n"
+    "  --strict       exit status 1 if a target was missed\n";
 
 const char *const tool_calibrate_help =
     "usage: tandem calibrate --in F.safetensors ... [--percent X] [--causal] [--json PLAN]\n"

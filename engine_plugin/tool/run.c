@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/npc/host_mem.h"
 #include "engine_plugin/tool/session.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
@@ -57,7 +58,7 @@ typedef struct network {
     tandem_network info;
     tandem_network_tensor bindings[TD_GRAPH_BINDINGS];
     tandem_view views[TD_GRAPH_BINDINGS];
-    char *host; /* of the mem that all bindings are in */
+    td_host_mem mem; /* that all bindings are in */
     unsigned char *uniforms;
     uint64_t uniform_bytes;
     double *ms; /* of each run */
@@ -231,9 +232,7 @@ static bool read_tensor(network *n, const tandem_network_tensor *t, void *to)
 /* One mem for all inputs and outputs. */
 static bool make_bindings(network *n)
 {
-    tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc);
-    tandem_mem mem;
-    void *host;
+    uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < n->info.binding_count; i++) {
         n->bindings[i] = TANDEM_INIT(tandem_network_tensor);
@@ -241,19 +240,17 @@ static bool make_bindings(network *n)
                                           &n->bindings[i])))
             return false;
         n->views[i] =
-            (tandem_view){.offset_bytes = desc.bytes, .dtype = n->bindings[i].dtype};
-        desc.bytes += td_align_up(n->bindings[i].bytes, 256);
+            (tandem_view){.offset_bytes = bytes, .dtype = n->bindings[i].dtype};
+        bytes += td_align_up(n->bindings[i].bytes, 256);
     }
-    if (!desc.bytes)
+    if (!bytes)
         return true;
-    if (!done(n, tandem_mem_create(n->s, &desc, &mem)) ||
-        !done(n, tandem_mem_host(n->s, mem, &host)))
+    if (!done(n, td_host_mem_make(n->s, bytes, &n->mem)))
         return false;
-    n->host = host;
     for (uint32_t i = 0; i < n->info.binding_count; i++) {
-        n->views[i].mem = mem;
+        n->views[i].mem = n->mem.mem;
         if (n->bindings[i].role == TANDEM_NETWORK_INPUT &&
-            !read_tensor(n, &n->bindings[i], n->host + n->views[i].offset_bytes))
+            !read_tensor(n, &n->bindings[i], (char *)n->mem.host + n->views[i].offset_bytes))
             return false;
     }
     return true;
@@ -334,7 +331,7 @@ static bool write_outputs(network *n, const arguments *a)
                             shape[0], shape[1], shape[2], shape[3]);
         if (!to)
             return fails(n, "out of memory");
-        memcpy(to, n->host + n->views[i].offset_bytes, t->bytes);
+        memcpy(to, (char *)n->mem.host + n->views[i].offset_bytes, t->bytes);
     }
     return tool_save(a->out, &n->result, n->why, sizeof n->why);
 }
@@ -391,6 +388,7 @@ int tool_run(int argc, char **argv)
     int status = read_arguments(argc, argv, &a);
     if (status == TOOL_OK)
         status = compute(n, &a);
+    td_host_mem_free(n->s, &n->mem);
     tool_session_destroy(&n->s, &n->engine);
     tool_list_free(&n->result);
     td_graph_destroy(&n->graph);

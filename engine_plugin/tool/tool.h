@@ -175,7 +175,8 @@ extern const char *const tool_eval_help;
 extern const char *const tool_conform_help;
 extern const char *const tool_layer_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
-    *const tool_bench_linear_help, *const tool_bench_daemon_help, *const tool_bench_npc_help;
+    *const tool_bench_linear_help, *const tool_bench_daemon_help, *const tool_bench_npc_help,
+    *const tool_bench_effect_help;
 
 const char *tool_backend_name(uint32_t backend);      /* "cpu", "cuda" */
 extern const char *const tool_precisions[];          /* by tandem_precision; NULL behind the last */

@@ -46,6 +46,7 @@ static const tool_topic topics[] = {
     {"bench linear", "linear layers on this GPU, beside cuBLASLt's", &tool_bench_linear_help},
     {"bench daemon", "what it costs to compute in tandemd, and how it shares the device", &tool_bench_daemon_help},
     {"bench npc", "how fast a language model reads and speaks, beside llama.cpp", &tool_bench_npc_help},
+    {"bench effect", "what a denoiser costs a frame, beside Open Image Denoise", &tool_bench_effect_help},
     {"tune", "measures what precision `auto` goes by on this GPU", &tool_tune_help},
     {"probe", "how many bits this GPU's tensor cores keep when they add", &tool_probe_help},
     {"version", "the version", &version_help},

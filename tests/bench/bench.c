@@ -20,16 +20,17 @@ int bench_main(int argc, char **argv)
                    {"linear", bench_linear, &tool_bench_linear_help},
                    {"daemon", bench_daemon, &tool_bench_daemon_help},
                    {"npc", bench_npc, &tool_bench_npc_help},
+                   {"effect", bench_effect, &tool_bench_effect_help},
                    {"accuracy", bench_accuracy, &tool_accuracy_help},
                    {"eval", bench_eval, &tool_eval_help}};
     if (argc < 2)
-        return tool_usage("bench", "no bench given: must be handover, attention, linear, daemon or npc");
+        return tool_usage("bench", "no bench given: must be handover, attention, linear, daemon, npc or effect");
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (!strcmp(argv[1], benches[i].name)) {
             const bool asks = argc == 3 && !strcmp(argv[2], "--help");
             return asks ? (fputs(*benches[i].help, stdout), TOOL_OK) : benches[i].run(argc - 2, argv + 2);
         }
-    return tool_usage("bench", "unknown bench \"%s\": must be handover, attention, linear, daemon or npc", argv[1]);
+    return tool_usage("bench", "unknown bench \"%s\": must be handover, attention, linear, daemon, npc or effect", argv[1]);
 }
 
 void bench_expect(bench_targets *targets, double value, bool at_least, double limit, const char *format, ...)

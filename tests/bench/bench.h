@@ -17,6 +17,7 @@ int bench_attention(int argc, char **argv);
 int bench_daemon(int argc, char **argv);
 int bench_linear(int argc, char **argv);
 int bench_npc(int argc, char **argv);
+int bench_effect(int argc, char **argv);
 int bench_accuracy(int argc, char **argv);
 int bench_eval(int argc, char **argv);
 

@@ -184,7 +184,7 @@ static bool add_rows(eval *e)
     if (e->no_oidn)
         snprintf(e->no_oidn_why, sizeof e->no_oidn_why, "--no-oidn");
     else
-        e->oidn = bench_oidn_open(e->oidn_path, e->no_oidn_why, sizeof e->no_oidn_why);
+        e->oidn = bench_oidn_open(e->oidn_path, false, e->no_oidn_why, sizeof e->no_oidn_why);
     if (e->oidn_path && !e->oidn)
         return fails(e, "--oidn \"%s\": %s", e->oidn_path, e->no_oidn_why);
     if (e->oidn) {

@@ -12,8 +12,8 @@
 
 #include "interop/os/clock.h"
 
-enum { DEVICE_CPU = 1, FORMAT_FLOAT3 = 3 };
-typedef void *device, *filter;
+enum { DEVICE_CPU = 1, DEVICE_CUDA = 3, FORMAT_FLOAT3 = 3 };
+typedef void *device, *filter, *buffer;
 
 struct bench_oidn {
     void *library;
@@ -25,6 +25,11 @@ struct bench_oidn {
     filter (*new_filter)(device, const char *type);
     void (*set_image)(filter, const char *name, void *pixels, int format, size_t width, size_t height, size_t offset, size_t pixel_stride,
                       size_t row_stride);
+    buffer (*new_buffer)(device, size_t bytes);
+    void (*write_buffer)(buffer, size_t offset, size_t bytes, const void *from);
+    void (*release_buffer)(buffer);
+    void (*set_buffer)(filter, const char *name, buffer, int format, size_t width, size_t height, size_t offset, size_t pixel_stride,
+                       size_t row_stride);
     void (*set_bool)(filter, const char *name, bool value);
     void (*set_int)(filter, const char *name, int value);
     void (*commit_filter)(filter);
@@ -40,6 +45,8 @@ static bool find(bench_oidn *o, char *why, size_t why_bytes)
     } functions[] = {{"oidnNewDevice", &o->new_device},       {"oidnCommitDevice", &o->commit_device},
                      {"oidnReleaseDevice", &o->release_device}, {"oidnGetDeviceError", &o->get_error},
                      {"oidnNewFilter", &o->new_filter},       {"oidnSetSharedFilterImage", &o->set_image},
+                     {"oidnNewBuffer", &o->new_buffer},       {"oidnWriteBuffer", &o->write_buffer},
+                     {"oidnReleaseBuffer", &o->release_buffer}, {"oidnSetFilterImage", &o->set_buffer},
                      {"oidnSetFilterBool", &o->set_bool},     {"oidnSetFilterInt", &o->set_int},
                      {"oidnCommitFilter", &o->commit_filter}, {"oidnExecuteFilter", &o->execute_filter},
                      {"oidnReleaseFilter", &o->release_filter}};
@@ -65,7 +72,7 @@ static bool is_fine(bench_oidn *o, char *why, size_t why_bytes)
     return false;
 }
 
-bench_oidn *bench_oidn_open(const char *path, char *why, size_t why_bytes)
+bench_oidn *bench_oidn_open(const char *path, bool cuda, char *why, size_t why_bytes)
 {
     bench_oidn *o = calloc(1, sizeof *o);
 
@@ -77,7 +84,7 @@ bench_oidn *bench_oidn_open(const char *path, char *why, size_t why_bytes)
     if (!o->library)
         snprintf(why, why_bytes, "%s", dlerror());
     else if (find(o, why, why_bytes)) {
-        o->device = o->new_device(DEVICE_CPU);
+        o->device = o->new_device(cuda ? DEVICE_CUDA : DEVICE_CPU);
         if (o->device)
             o->commit_device(o->device);
         if (is_fine(o, why, why_bytes) && o->device)
@@ -164,5 +171,46 @@ bool bench_oidn_run(bench_oidn *o, const tool_picture *color, const tool_picture
     }
     for (int i = 0; i < 3; i++)
         tool_picture_free(&images[i]);
+    return done;
+}
+
+/* Three planes in one buffer, and where the result goes, as filters know them. */
+bool bench_oidn_time(bench_oidn *o, uint32_t width, uint32_t height, bench_oidn_quality quality, uint32_t frames, bench_series *ms,
+                     char *why, size_t why_bytes)
+{
+    static const char *const names[4] = {"color", "albedo", "normal", "output"};
+    const size_t plane = (size_t)width * height * 3 * sizeof(float);
+    float *values = malloc(plane);
+    const buffer b = o->new_buffer(o->device, 4 * plane);
+    filter f = o->new_filter(o->device, "RT");
+    uint64_t state = 9;
+    bool done = values && b && f;
+
+    if (!done)
+        snprintf(why, why_bytes, "out of memory");
+    for (size_t i = 0; i < 4 && done; i++) {
+        for (size_t at = 0; at < plane / sizeof *values; at++)
+            values[at] = (float)(bench_random(&state) >> 40) * 0x1p-24f;
+        o->write_buffer(b, i * plane, plane, values);
+        o->set_buffer(f, names[i], b, FORMAT_FLOAT3, width, height, i * plane, 0, 0);
+    }
+    if (done) {
+        o->set_bool(f, "hdr", true);
+        o->set_int(f, "quality", quality);
+        o->commit_filter(f);
+    }
+    for (uint32_t n = 0; n < frames + 5 && done; n++) {
+        const uint64_t begin = td_now_ns();
+
+        o->execute_filter(f);
+        if (n >= 5)
+            bench_add(ms, 1e-6 * (double)(td_now_ns() - begin));
+        done = is_fine(o, why, why_bytes);
+    }
+    if (f)
+        o->release_filter(f);
+    if (b)
+        o->release_buffer(b);
+    free(values);
     return done;
 }

@@ -4,6 +4,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 import json
 import os
+import pathlib
 import re
 import subprocess
 import time
@@ -13,6 +14,8 @@ import unittest.mock
 import limits
 from tool import tiny_model
 from tool.rig import FOLDER, TOOL, tool
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 class Bench(unittest.TestCase):
@@ -93,6 +96,24 @@ class Bench(unittest.TestCase):
                 self.assertEqual(self.spread(row["one_call"]["us"]), 11)
                 self.assertTrue(0 < row["relative_l1"] < worst[precision], row)
                 self.assertAlmostEqual(row["tflops"], 4 * shape["heads"] * 256 * 256 * 64 / row["us"]["median"] * 1e-6)
+
+    def test_effect(self):
+        model = SOURCE / "demo" / "assets" / "denoise.safetensors"
+        report, text = self.run_bench("effect", "--model", model, "--sizes", "64x48,33x17", "--rungs", "cpu,inline", "--frames", "4", "--no-oidn")
+        cpu, inline = report["rungs"]
+        self.assertEqual([(row["width"], row["height"]) for row in cpu["rows"]], [(64, 48), (33, 17)])
+        for row in cpu["rows"] + inline["rows"]:
+            self.assertEqual((row["gpu_ms"]["count"], row["call_ms"]["count"]), (4, 4))
+            self.assertTrue(0 < row["gpu_ms"]["median"] <= row["gpu_ms"]["p99"] and row["memory_bytes"] > 0)
+        self.assertTrue(inline["rows"] or inline["why"])
+        for words, expected in ((("--sizes", "64"), '--sizes "64" must be'), (("--sizes", "8x8"), '--sizes "8x8" must be'),
+                                (("--rungs", "auto"), "auto is no rung"), (("--rungs", "fast"), "fast"), (("--frames", "0"), "--frames")):
+            run = tool("bench", "effect", "--model", model, *words)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn(expected, run.stderr)
+        run = tool("bench", "effect", "--model", FOLDER / "none", "--rungs", "cpu")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("none", run.stdout)
 
     def test_exit_status(self):
         """A target that is missed fails the bench under --strict alone; one without measurements always."""

@@ -16,11 +16,11 @@ from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
 TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity serve conform doctor info top layer bench
-bench-handover bench-attention bench-linear bench-daemon bench-npc tune probe version help""".split()
+bench-handover bench-attention bench-linear bench-daemon bench-npc bench-effect tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c", "eval": "tests/bench/eval.c",
          "serve": "engine_plugin/serve/main.c" if pathlib.Path(TOOL).with_name("tandem-serve").exists() else None}
-FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon", "npc")}
+FILES |= {f"bench-{bench}": f"tests/bench/{bench}.c" for bench in ("handover", "attention", "linear", "daemon", "npc", "effect")}
 
 
 class Manual(unittest.TestCase):
