@@ -78,6 +78,18 @@ static tandem_status check_numbers(const tandem_conv *c, char *why, size_t why_b
     return status;
 }
 
+/* On GPUs pixels are found by octets of channels, in 32 bits. */
+static tandem_status check_reach(const tandem_conv *c, uint32_t view, const tandem_view *v, char *why, size_t why_bytes)
+{
+    const uint32_t height = view == X ? c->height : half(c->height), width = view == X ? c->width : half(c->width);
+    const __int128 last = (__int128)v->stride_head * (height - 1) + (__int128)v->stride_row * (width - 1);
+
+    return last / 8 <= INT32_MAX ? TANDEM_OK
+                                 : td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                                           "conv.%s: an image reaches over more than 2^34 elements: its strides are %" PRId64 " and %" PRId64,
+                                           view == X ? "x" : "coarse", v->stride_head, v->stride_row);
+}
+
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
 {
     const td_operation_layout *layout = &td_operation_conv.layout;
@@ -86,11 +98,27 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++) {
         const uint32_t f16 = TD_DTYPES(TANDEM_DTYPE_F16), f32 = TD_DTYPES(TANDEM_DTYPE_F32);
         status = td_check_view(layout, op, i, i == BIAS ? f32 : i == Y ? f16 | f32 : f16, why, why_bytes);
+        if (status == TANDEM_OK && (i == X || i == COARSE) && td_view_is_there(layout, op, i))
+            status = check_reach(&op->conv, i, td_view_in(layout, op, i), why, why_bytes);
         if (status == TANDEM_OK && i != BIAS && td_view_is_there(layout, op, i) && !td_is_wide(td_view_in(layout, op, i)))
             status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "conv.%s: offset_bytes must be a multiple of 16, strides of 8",
                              layout->views[i].name);
     }
     return status;
+}
+
+/* Outputs of a block: as many as it can have, or fewer where there were too few blocks to hide what each waits for. A sum is the
+ * same by any number. */
+static uint32_t tile_of(const tandem_conv *c, const td_params_conv *params, const td_target *target)
+{
+    enum { LEAST = 16, BLOCKS = 4 };
+    const uint64_t places = (uint64_t)c->batch * params->rows * params->columns;
+    const uint64_t wanted = (uint64_t)BLOCKS * (target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS);
+    uint32_t tiles = (c->outs + TD_CONV_OUTS - 1) / TD_CONV_OUTS;
+
+    while (places * tiles < wanted && c->outs / (tiles + 1) >= LEAST)
+        tiles++;
+    return (uint32_t)td_align_up((c->outs + tiles - 1) / tiles, 8);
 }
 
 static tandem_status plan_conv(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
@@ -123,7 +151,8 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
     out_size(c, &params.out_height, &params.out_width);
     params.columns = (params.out_width + TD_CONV_WIDTH - 1) / TD_CONV_WIDTH;
     params.rows = (params.out_height + TD_CONV_HEIGHT - 1) / TD_CONV_HEIGHT;
-    const uint32_t tiles = (c->outs + TD_CONV_OUTS - 1) / TD_CONV_OUTS;
+    params.tile = target->sm ? tile_of(c, &params, target) : TD_CONV_OUTS;
+    const uint32_t tiles = (c->outs + params.tile - 1) / params.tile;
     const uint64_t weights = (uint64_t)c->size * c->size * (c->channels + c->coarse_channels) * params.outs_pad;
     const td_place packed = td_build_take(&at, !target->sm, weights * sizeof(float));
     if (!target->sm) {
@@ -133,7 +162,7 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
     }
     const unsigned __int128 grid = (unsigned __int128)c->batch * params.rows * params.columns * tiles;
     td_record *record = td_build_record(&at, &kernel, grid, &params, sizeof params);
-    record->shared_bytes = at.is_gpu ? TD_CONV_SHARED_BYTES : 0;
+    record->shared_bytes = at.is_gpu ? TD_CONV_SHARED(params.size, params.stride, params.tile, c->coarse_channels) : 0;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_view(&at, record, TD_READ, AT(coarse), COARSE);

@@ -11,9 +11,12 @@
  * pixels; channels are TD_CONV_CHUNK at a time. */
 #define TD_CONV_WIDTH 16u
 #define TD_CONV_HEIGHT 8u
-#define TD_CONV_OUTS 64u
+#define TD_CONV_OUTS 64u /* at most: `tile` says how many */
 #define TD_CONV_CHUNK 16u
-#define TD_CONV_SHARED_BYTES 36384u /* of a chunk: 33 x 17 pixels, which 3 x 3 and stride 2 need, and 9 x 64 weights */
+/* Of a chunk: the pixels that a block needs, and where they are, and weights of `tile` outputs. */
+#define TD_CONV_PIXELS(size, stride) (((TD_CONV_WIDTH - 1) * (stride) + (size)) * ((TD_CONV_HEIGHT - 1) * (stride) + (size)))
+#define TD_CONV_SHARED(size, stride, tile, has_coarse) \
+    (TD_CONV_PIXELS(size, stride) * ((has_coarse) ? 40u : 36u) + (size) * (size) * (tile) * 32u)
 
 typedef struct td_params_conv {
     const uint32_t *cancel;
@@ -27,6 +30,7 @@ typedef struct td_params_conv {
     uint32_t out_height, out_width, columns, rows; /* before they are shuffled, in pixels and in blocks */
     uint32_t channels, coarse_channels, outs;
     uint32_t outs_pad; /* a multiple of 16 */
+    uint32_t tile;     /* outputs of a block: a multiple of 8 */
     uint8_t size, stride, shuffle, relu;
     uint32_t y_dtype; /* F16 or F32 */
 } td_params_conv;

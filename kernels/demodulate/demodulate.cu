@@ -74,6 +74,27 @@ __device__ __forceinline__ float demodulate_sum(float x, float *shared)
     return shared[0];
 }
 
+/* Neighbours in as few stores as there can be: of one element each they take as long as all else. */
+__device__ __forceinline__ void demodulate_store4(__half *to, const float *x, int count)
+{
+    if (count >= 4 && uint64_t(to) % 8 == 0) {
+        *reinterpret_cast<uint2 *>(to) = make_uint2(cvt_f16x2(x[1], x[0]), cvt_f16x2(x[3], x[2]));
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (i < count)
+            to[i] = __float2half_rn(x[i]);
+}
+
+__device__ __forceinline__ void demodulate_store_light(float *to, const float (&light)[3], float weight)
+{
+    if (uint64_t(to) % 16 == 0)
+        *reinterpret_cast<float4 *>(to) = make_float4(light[0], light[1], light[2], weight);
+    else
+        to[0] = light[0], to[1] = light[1], to[2] = light[2], to[3] = weight;
+}
+
 } // namespace td
 
 extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate_tiles(const __grid_constant__ td_params_demodulate p)
@@ -145,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
     float channels[td::demodulate_channels] = {};
 
     if (pixel.exists) {
-        float color[3], albedo[3], normal[3], depth[1];
+        float color[3], albedo[3], normal[3], depth[1], shown[3];
         const bool there = pixel.load_color(p, color);
 
         pixel.load(albedo, p.albedo, p.albedo_dtype, p.albedo_at, 1.0f);
@@ -160,12 +181,12 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
             const float divisor = emits ? 1.0f : fminf(fmaxf(albedo[c], TD_DEMODULATE_DARK), 1.0f);
 
             modulation[c] = divisor;
-            light[c] = color[c] / divisor;
-            channels[c] = log1pf(exposure * light[c]);
+            shown[c] = color[c] / divisor;
+            channels[c] = log1pf(exposure * shown[c]);
             channels[3 + c] = fminf(fmaxf(albedo[c], 0.0f), 1.0f);
             channels[6 + c] = fminf(fmaxf(normal[c], -1.0f), 1.0f);
         }
-        light[3] = there ? 1.0f : 0.0f;
+        td::demodulate_store_light(light, shown, there ? 1.0f : 0.0f);
         channels[9] = depth[0] > 0 ? depth[0] / (depth[0] + far) : 0.0f;
         channels[10] = there ? 1.0f : 0.0f;
         channels[11] = emits ? 1.0f : 0.0f;
@@ -183,7 +204,6 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
     __half *token = static_cast<__half *>(p.tokens) + td::row_at(p.tokens_at, pixel.batch, pixel.y / 2, pixel.x / 2) +
                     (pixel.y % 2 * 2 + pixel.x % 2) * int(p.channels);
 #pragma unroll
-    for (int c = 0; c < td::demodulate_channels; c++)
-        if (c < int(p.channels))
-            token[c] = __float2half_rn(channels[c]);
+    for (int c = 0; c < td::demodulate_channels; c += 4)
+        td::demodulate_store4(token + c, channels + c, int(p.channels) - c);
 }

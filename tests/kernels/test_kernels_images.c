@@ -154,6 +154,8 @@ static void test_conv_refusals(void **state)
     REFUSES("conv.relu is 2", op.conv.relu = 2);
     REFUSES("conv.reserved is not 0", op.conv.reserved[1] = 1);
     REFUSES("conv.x.dtype is 3", op.conv.x.dtype = TANDEM_DTYPE_F32);
+    REFUSES("conv.x: an image reaches over more than 2^34 elements", op.conv.x.stride_head = INT64_C(1) << 33);
+    REFUSES("conv.coarse: an image reaches over more than 2^34 elements", op.conv.coarse.stride_row = INT64_C(1) << 34);
     REFUSES("conv.w: offset_bytes must be a multiple of 16", op.conv.w.offset_bytes = 8);
     REFUSES("conv.y: offset_bytes must be a multiple of 16, strides of 8", op.conv.y.stride_row += 4);
     ku_free(&it);

@@ -142,20 +142,20 @@ TD_INLINE void write(const part *t)
 TD_INLINE void conv_body(const void *params, const td_block *at, bool wide)
 {
     const td_params_conv *p = params;
-    const uint32_t tiles = (p->outs + TD_CONV_OUTS - 1) / TD_CONV_OUTS, tile = at->x % tiles, place = at->x / tiles;
+    const uint32_t tiles = (p->outs + p->tile - 1) / p->tile, tile = at->x % tiles, place = at->x / tiles;
     const uint32_t block_row = place / p->columns % p->rows;
     part t = {.p = p,
               .batch = place / p->columns / p->rows,
               .first_row = block_row * TD_CONV_HEIGHT,
               .first_column = place % p->columns * TD_CONV_WIDTH,
-              .first_out = tile * TD_CONV_OUTS,
+              .first_out = tile * p->tile,
               .patch_width = (TD_CONV_WIDTH - 1) * p->stride + p->size,
               .patch_height = (TD_CONV_HEIGHT - 1) * p->stride + p->size,
               .patch = at->local};
 
     t.rows = p->out_height - t.first_row < TD_CONV_HEIGHT ? p->out_height - t.first_row : TD_CONV_HEIGHT;
     t.columns = p->out_width - t.first_column < TD_CONV_WIDTH ? p->out_width - t.first_column : TD_CONV_WIDTH;
-    t.outs = p->outs - t.first_out < TD_CONV_OUTS ? p->outs - t.first_out : TD_CONV_OUTS;
+    t.outs = p->outs - t.first_out < p->tile ? p->outs - t.first_out : p->tile;
     t.sums = t.patch + (size_t)t.patch_width * t.patch_height * STEP;
     memset(t.sums, 0, TD_CONV_WIDTH * TD_CONV_HEIGHT * TD_CONV_OUTS * sizeof *t.sums);
     for (uint32_t first = 0, count; first < p->channels + p->coarse_channels && td_block_goes_on(at); first += count) {
