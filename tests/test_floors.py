@@ -57,6 +57,7 @@ ROOMS = [
     ("engine_plugin/examples/", "examples", PUBLIC | {"api"}),
     ("engine_plugin/conform/", "conform", PUBLIC),
     ("engine_plugin/python/", "python", set()),
+    ("engine_plugin/deploy/", "deploy", set()),  # of the programs, what they say
     ("engine_plugin/bindings/", "bindings", PUBLIC),  # texts of headers, with their includes
     ("engine_plugin/serve/", "serve", PUBLIC | {"base", "os", "tool", "api"}),
     ("demo/integrate.", "integrate", PUBLIC),  # what engine programmers copy, and

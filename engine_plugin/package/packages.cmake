@@ -40,6 +40,10 @@ endforeach()
 td_install_documents(${CMAKE_INSTALL_DATADIR}/doc/libtandem-dev COMPONENT development EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine_plugin/python/tandem DESTINATION lib/python3/dist-packages
     COMPONENT python EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
+if(TARGET tandem_serve)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine_plugin/deploy DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem-tools/examples
+        COMPONENT tools EXCLUDE_FROM_ALL PATTERN "__pycache__" EXCLUDE)
+endif()
 if(TARGET tandem_tool)
     install(CODE "
         if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")

@@ -23,10 +23,10 @@ import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import limits
-from tool import tiny_model
+from tool import pypi, tiny_model
 
 CLIENT = "openai==3.57.0"
-PATIENCE, SKIPPED = 60, 77
+PATIENCE = 60
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ENDLESS = {"grammar": "root ::= [a-z ]{900}", "max_tokens": 900}
 LETTERS = "root ::= [a-z ]{20}"
@@ -403,14 +403,10 @@ class Crowds(unittest.TestCase):
 
 
 def find_client():
-    """The module, from the build folder, where it is put; None: PyPI cannot be reached."""
-    folder = BUILD / "openai"
-    if not (folder / "openai").exists():
-        pip = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", folder,
-                              CLIENT], capture_output=True, text=True, check=False)
-        if pip.returncode:
-            print(f"test_serve: no {CLIENT}: {pip.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-            return None
+    """The module; None: PyPI cannot be reached."""
+    folder = pypi.folder_of(BUILD, CLIENT)
+    if not folder:
+        return None
     sys.path.insert(1, str(folder))
     import openai
     return openai
@@ -487,7 +483,7 @@ if __name__ == "__main__":
     TOOL = BUILD / "tandem"
     if not (BUILD / "tandem-serve").exists():
         print("test_serve: tandem-serve was not built: libmicrohttpd is missing", file=sys.stderr)
-        sys.exit(SKIPPED)
+        sys.exit(pypi.SKIPPED)
     os.environ.pop("http_proxy", None)
     tiny_model.write(MODEL)
     with unittest.mock.patch.object(tiny_model, "HEAD_DIM", 64):
