@@ -186,8 +186,8 @@ static enum MHD_Result ask(server *s, exchange *e, bool chat)
         return refuse(s, e->connection, MHD_HTTP_BAD_REQUEST, why);
     e->created = time(NULL);
     pthread_mutex_lock(&s->lock);
-    snprintf(e->id, sizeof e->id, "%s-%" PRIx64 "-%" PRIu64, chat ? "chatcmpl" : "cmpl",
-             (uint64_t)s->begun, ++s->numbers);
+    snprintf(e->id, sizeof e->id, "%s-%08" PRIx32 "-%" PRIu64, chat ? "chatcmpl" : "cmpl",
+             s->instance, ++s->numbers);
     takes = !s->stopping && serve_enqueue_locked(s, e);
     s->counts.requests += takes;
     e->asked = takes;

@@ -151,7 +151,7 @@ static int serve(server *s, const sigset_t *ends)
 int main(int argc, char **argv)
 {
     arguments a = {.listen = "127.0.0.1", .attention = "auto", .kv = "f16", .rung = "auto"};
-    server s = {.begun = time(NULL)};
+    server s = {.begun = time(NULL), .instance = (uint32_t)td_now_ns()};
     sigset_t ends;
     int status = read_arguments(argc - 1, argv + 1, &a, &s.options);
 

@@ -117,6 +117,7 @@ typedef struct server {
     tandem_language *language;
     char model[128]; /* its name */
     int64_t begun;
+    uint32_t instance; /* in names of answers, which no other server gives */
 
     pthread_mutex_t lock;
     pthread_cond_t work;

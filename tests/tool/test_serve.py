@@ -305,6 +305,11 @@ class Answers(unittest.TestCase):
             answer = s.ask(CHAT, {"messages": dialogue, "max_tokens": 4})[1]
             self.assertLessEqual(answer["usage"]["prompt_tokens"], tiny_model.CONTEXT // 2)
 
+    def test_names(self):
+        """No two answers have the same, also of servers that began in the same second."""
+        with Server() as one, Server() as two:
+            self.assertEqual(len({s.chat()["id"] for s in (one, two) for _ in range(2)}), 4)
+
     def test_text(self):
         with Server() as s:
             answer = s.ask(TEXT, {"prompt": "Once", "temperature": 0, "max_tokens": 5, "grammar": "root ::= \"abc\" [x] [y] [z]"})[1]
