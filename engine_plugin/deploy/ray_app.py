@@ -29,6 +29,7 @@ from told import Gone, Told
 
 BODY_BYTES = 1 << 20  # as `tandem serve` takes
 START_S, DOWN_S = 600, 30  # how long a model may load; how long a server may be down before Ray is to replace its replica
+GATHER_S = 0.02  # tokens that come within this time go on together: a message between Ray's processes costs as much as many
 HEALTH_S = 1  # how long /health looks for a replica that answers
 IDLE_S, KEPT = 600, 100_000  # after so long a character has no replica any more; so many have one
 PASSED = ("authorization", "content-type", "origin")  # headers that are for `tandem serve`
@@ -139,8 +140,10 @@ class Replica:
                 if answer.status == 503:  # it ends, or has too much to do
                     raise Gone(await answer.text())
                 yield answer.status, {"X-Tandem-Replica": self.name, "Content-Type": answer.headers.get("Content-Type", "text/plain")}
+                pause = GATHER_S if answer.content_type == "text/event-stream" else 0
                 async for part in answer.content.iter_any():
                     yield part
+                    await asyncio.sleep(pause)
         except aiohttp.ClientError as error:
             raise Gone(f"it broke off: {error}") from None
 
@@ -233,8 +236,10 @@ class Door:
             asked = None  # of which `tandem serve` says what is wrong
         asked = asked if isinstance(asked, dict) else {}
         streams = asked.get("stream") is True
-        if streams and asked.get("seed") is None:
-            body = json.dumps({**asked, "seed": random.getrandbits(31)}).encode()
+        more = {"seed": random.getrandbits(31)} if streams and asked.get("seed") is None else {}
+        if not asked.get("user") and isinstance(name := asked.get("prompt_cache_key"), str):
+            more["user"] = name  # by which `tandem serve` keeps a slot
+        body = json.dumps({**asked, **more}).encode() if more else body
         patience_s = HEALTH_S if path == "/health" else self.patience_s
         parts = self.parts(key_of(asked), patience_s, request.method, path, headers, body or None)
         try:

@@ -35,7 +35,9 @@ OBJECT_BYTES = 80 << 20  # about the least that Ray takes
 NAMES = "Ada Bron Cleo Dorn Elda Finn Gerd Hale Iris Jorn Kaya Lund Mira Nils Oda Pell Quin Rosa Sven Tora Ulf Vera Wim Yrsa".split()
 QUESTIONS = "Who are you?", "What do you sell?", "Where do you live?", "What do you fear?", "Who is your friend?", "What is new?"
 WORLD = ("The old town lies on a river, has a northern gate, a market and a tower, and is ruled by a council of seven. Strangers are "
-         "watched, guards are few, and winters long. Those who live there speak shortly.")
+         "watched, guards are few, and winters long. Bread is dear since the harvest failed, and the miller is blamed for it. At night "
+         "the gate is shut, and nobody goes into the wood, where wolves are heard and a light was seen. Those who live there have known "
+         "each other all their lives, trust nobody who asks too much, like a good story, and speak shortly.")
 options = ray = serve = ray_app = told = FLEET = None
 
 
@@ -236,6 +238,23 @@ class Answers(unittest.TestCase):
             answer = FLEET.ask(*what, **more)
             self.assertEqual(answer[0], status, answer)
             self.assertIn(words, answer[1])
+
+    def test_cache_keys(self):
+        """What was read for a cache key is not read again when the dialogue goes on."""
+        asked = {"messages": [{"role": "system", "content": "A smith. " + WORLD}, {"role": "user", "content": "Hello."}],
+                 "max_tokens": 4, "prompt_cache_key": "ann"}
+        names, read = set(), []
+        for _ in range(2):
+            before = FLEET.metrics()
+            link = FLEET.link(CHAT, asked)
+            answer = link.getresponse()
+            choice, = json.loads(answer.read())["choices"]
+            link.close()
+            asked["messages"] += [choice["message"], {"role": "user", "content": "And then?"}]
+            names.add(answer.getheader("X-Tandem-Replica"))
+            read.append(FLEET.metrics()["tandem_serve_read_tokens_total"] - before["tandem_serve_read_tokens_total"])
+        self.assertEqual(len(names), 1)
+        self.assertLess(read[1], read[0] / 2, read)
 
     def test_who_goes_away(self):
         before = FLEET.metrics()["tandem_serve_cancelled_total"]
