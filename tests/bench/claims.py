@@ -24,6 +24,8 @@ FILES = {
     "cache": "cpu-cache.json",
     "minilm_cpu": "cpu-minilm.json",
     "npc": "cpu-npc.json",
+    "still": "cpu-denoise-still.json",
+    "path": "cpu-denoise-path.json",
 }
 
 # Documents in which every figure must be a claim or no measurement.
@@ -38,7 +40,7 @@ NOT_MEASURED = [
     r"on 9\.0", r"RTX \d+", r"C\+\+17", r"2 cores with AVX-512", r"16 cores", r"\(table \d\)",
     r"for d 256 in command buffers", r"\(d 64 to 128\)", r"\(256 queries x 784 keys a tile, d 32\)", r"batch 4, 32 heads, TFLOPS",
     r"\| d 128, 16384 tokens (?=\|)", r"\| d 64, 16384 (?=\|)", r"\| 4096 (?=\|)", r"\(8 heads, 4096 x 4096, d 128, N\(0,1\), every row\)",
-    r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)",
+    r"21 minutes of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)",
 ]
 
 SHAPES = [(d, n, causal) for d in (128, 64) for n in (16384, 4096) for causal in (False, True)]
@@ -160,7 +162,16 @@ INLINE = "lane(handover, '960x540', 'inline, recorded')"
 VULKAN = "lane(handover, '960x540', 'floor: Vulkan alone')"
 F16_RUN = "run_of(runs.runs, '--mode f16 --in-flight 1')"
 
+OURS, BESIDE = "'denoise.safetensors'", "'denoise.safetensors + history'"
+FAST, HIGH = "'OIDN fast'", "'OIDN high'"
+
 README = [
+    f"on eight frames of Mitsuba's its PSNR is {{named(still.rows, name={OURS}).psnr_db:.1f}} dB, Open Image Denoise's "
+    f"{{named(still.rows, name={FAST}).psnr_db:.1f}} (fast) and {{named(still.rows, name={HIGH}).psnr_db:.1f}} (high). Along two paths it is "
+    f"{{named(path.rows, name={OURS}).psnr_db:.1f}}, with the frames before {{named(path.rows, name={BESIDE}).psnr_db:.1f}}, Open Image Denoise's "
+    f"{{named(path.rows, name={FAST}).psnr_db:.1f}} and {{named(path.rows, name={HIGH}).psnr_db:.1f}}; flicker is "
+    f"{{named(path.rows, name={BESIDE}).flicker:.1f}}, Open Image Denoise's {{named(path.rows, name={FAST}).flicker:.1f}} and "
+    f"{{named(path.rows, name={HIGH}).flicker:.1f}}",
     "On an H100 its {minilm.tokens} tokens take {vars(minilm.ours)['f16 graphs'].median:.0f} us by a CUDA graph and "
     "{vars(minilm.ours)['f16 inline'].median:.0f} us in a Vulkan command buffer; PyTorch's fp16 takes "
     "{min(turn.graph.median for turn in minilm.pytorch):.0f} us by a CUDA graph and "
