@@ -365,7 +365,8 @@ void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_co
                                            .descriptorCount = 1,
                                            .descriptorType = compute->types[i]};
         if (bindings[i].buffer) {
-            buffers[i] = (VkDescriptorBufferInfo){bindings[i].buffer->buffer, 0, VK_WHOLE_SIZE};
+            buffers[i] = (VkDescriptorBufferInfo){bindings[i].buffer->buffer, bindings[i].offset,
+                                                  bindings[i].bytes ? bindings[i].bytes : VK_WHOLE_SIZE};
             writes[i].pBufferInfo = &buffers[i];
         } else {
             images[i] = (VkDescriptorImageInfo){bindings[i].sampler, bindings[i].image->view, VK_IMAGE_LAYOUT_GENERAL};

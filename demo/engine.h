@@ -75,6 +75,7 @@ typedef struct demo_binding {
     const demo_image *image;
     const demo_buffer *buffer;
     VkSampler sampler;
+    uint64_t offset, bytes; /* of the buffer's part that is bound; 0 bytes: to its end */
 } demo_binding;
 
 /* Makes the instance (with what a window needs, if any), and later the device; false after one line on stderr. */

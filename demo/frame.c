@@ -20,6 +20,7 @@ const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-ove
                                                    "hand-over (back)",
                                                    "unpack", "present"};
 
+const char *const demo_effects[DEMO_EFFECTS] = {"filter", "denoise"};
 const char *const demo_rungs[] = {"auto",
                                   [TANDEM_RUNG_INLINE] = "inline",
                                   [TANDEM_RUNG_TIMELINE] = "timeline",
@@ -42,6 +43,8 @@ enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * 
        KV_LEN = KV_WIDTH * KV_WIDTH };
 enum { PROBE_BYTES = (3 * Q_LEN + 2 * KV_LEN) * TOKEN_BYTES };
 
+static const VkImageUsageFlags IMAGE_USAGE = VK_IMAGE_USAGE_STORAGE_BIT | VK_IMAGE_USAGE_SAMPLED_BIT |
+                                             VK_IMAGE_USAGE_TRANSFER_SRC_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT;
 static const VkPipelineStageFlags COMPUTE = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
 
 static const uint32_t scene_words[] = {
@@ -88,8 +91,6 @@ static void trouble(demo_pipeline *p, demo_station *station, tandem_status statu
 
 static bool create_images(demo_pipeline *p, demo_slot *s)
 {
-    const VkImageUsageFlags usage = VK_IMAGE_USAGE_STORAGE_BIT | VK_IMAGE_USAGE_SAMPLED_BIT |
-                                    VK_IMAGE_USAGE_TRANSFER_SRC_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT;
     struct {
         demo_image *image;
         VkFormat format;
@@ -113,8 +114,8 @@ static bool create_images(demo_pipeline *p, demo_slot *s)
     enum { COUNT = sizeof list / sizeof *list };
     const demo_image *images[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        if (!demo_image_create(p->engine, list[i].format, p->options.width, p->options.height, usage, list[i].name,
-                               list[i].image))
+        if (!demo_image_create(p->engine, list[i].format, p->options.width, p->options.height, IMAGE_USAGE,
+                               list[i].name, list[i].image))
             return false;
         images[i] = list[i].image;
     }
@@ -164,6 +165,9 @@ static void on_log(void *user, int level, const char *text)
 static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, char *text, size_t bytes)
 {
     demo_engine *e = p->engine;
+    const uint64_t tokens = p->q_bytes + p->k_bytes + p->v_bytes;
+    const uint64_t input = demo_denoiser_input_bytes(p->options.width, p->options.height);
+    const uint64_t output = demo_denoiser_output_bytes(p->options.width, p->options.height);
     const integration_desc desc = {.vulkan = TANDEM_INIT(tandem_vulkan,
                                                          .api_version = VK_API_VERSION_1_2,
                                                          .get_instance_proc_addr = vkGetInstanceProcAddr,
@@ -178,8 +182,8 @@ static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, ch
                                                          .lock_queue = lock_queue,
                                                          .unlock_queue = unlock_queue,
                                                          .user = e),
-                                   .input_bytes = p->q_bytes + p->k_bytes + p->v_bytes,
-                                   .output_bytes = 2 * p->o_bytes,
+                                   .input_bytes = tokens > input ? tokens : input,
+                                   .output_bytes = 2 * p->o_bytes > output ? 2 * p->o_bytes : output,
                                    .backend = p->options.backend,
                                    .rung = rung,
                                    .cpu_threads = p->options.threads,
@@ -193,6 +197,16 @@ static void close_station(demo_station *st)
 {
     integrate_close(&st->tandem);
     *st = (demo_station){0};
+}
+
+static bool open_denoiser(demo_pipeline *p, demo_station *st, char *text, size_t bytes)
+{
+    const bool trying = p->trying;
+    p->trying = true; /* what is wrong is said once, here */
+    const bool ok = demo_denoiser_open(&st->denoiser, p->engine, &st->tandem, p->options.model, p->options.width,
+                                       p->options.height, text, bytes);
+    p->trying = trying;
+    return ok;
 }
 
 /* A session that no frame uses any more. */
@@ -229,7 +243,8 @@ demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text
         const uint32_t rung = (now->tandem.info.rung + i) % TANDEM_RUNG_CPU + 1;
         p->trying = true;
         found = create_station(p, next, rung, why, sizeof why) && next->tandem.info.rung == rung &&
-                !(skip_same && is_cpu_again(&next->tandem.info));
+                !(skip_same && is_cpu_again(&next->tandem.info)) &&
+                (!p->has_denoiser || open_denoiser(p, next, why, sizeof why));
         p->trying = false;
         if (!found)
             close_station(next);
@@ -266,6 +281,7 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
                              &p->features) ||
         !demo_compute_create(e, composite_words, sizeof composite_words, types, 6, sizeof(composite_push), NULL, 0,
                              "composite", &p->composite) ||
+        !demo_denoiser_pipeline(e, &p->guides) ||
         !demo_buffer_create(e, sizeof(struct td_scene_block), VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT, false, "scene",
                             &p->scene_block))
         return false;
@@ -277,6 +293,9 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
     if (!create_station(p, p->station, options->rung, why, sizeof why))
         return demo_fail("no session on %s: %s", e->properties.deviceName, why);
     p->info = p->station->tandem.info;
+    p->has_denoiser = options->model && open_denoiser(p, p->station, p->no_denoiser, sizeof p->no_denoiser);
+    if (options->model_asked && !p->has_denoiser)
+        return demo_fail("--model %s: %s", options->model, p->no_denoiser);
     /* The CPU rung computes on the cores that render: a second frame in flight would add delay and win nothing. */
     p->in_flight = options->in_flight ? options->in_flight : p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
     for (uint32_t i = 0; i < DEMO_SLOTS; i++) {
@@ -319,7 +338,9 @@ void demo_pipeline_destroy(demo_pipeline *p)
     demo_compute_destroy(e, &p->scene);
     demo_compute_destroy(e, &p->features);
     demo_compute_destroy(e, &p->composite);
+    demo_compute_destroy(e, &p->guides);
     demo_buffer_destroy(e, &p->scene_block);
+    demo_image_destroy(e, &p->reference);
     memset(p, 0, sizeof *p);
 }
 
@@ -392,8 +413,8 @@ static void shader_barrier(VkCommandBuffer commands)
                         VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
-static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s, double seconds, uint32_t stream,
-                         uint32_t samples, uint32_t already)
+static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s, const demo_image *to, double seconds,
+                         uint32_t stream, uint32_t samples, uint32_t already, bool jitter)
 {
     struct td_scene_push push = {0};
     demo_scene_camera(p->options.scene, seconds, p->options.width, p->options.height, &push);
@@ -404,7 +425,8 @@ static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *
     push.random[0] = p->options.seed;
     push.random[1] = stream;
     push.random[2] = DEMO_BOUNCES;
-    const demo_binding bindings[] = {{.buffer = &p->scene_block}, {.image = &s->radiance}, {.image = &s->albedo},
+    push.random[3] = jitter;
+    const demo_binding bindings[] = {{.buffer = &p->scene_block}, {.image = to},           {.image = &s->albedo},
                                      {.image = &s->normal},       {.image = &s->position}};
     demo_compute_record(p->engine, commands, &p->scene, bindings, &push, p->options.width, p->options.height);
 }
@@ -420,6 +442,16 @@ static void record_features(demo_pipeline *p, VkCommandBuffer commands, demo_slo
                                      {.image = &s->features[2]}, {.image = &s->feature_k},   {.image = &s->feature_q},
                                      {.image = &s->value}};
     demo_compute_record(p->engine, commands, &p->features, bindings, &push, p->options.width, p->options.height);
+}
+
+/* What the network reads, in place of features and tokens. */
+static tandem_status record_guides(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    const demo_guides guides = {&s->radiance, &s->albedo, &s->normal, &s->position};
+    struct td_scene_push camera = {0};
+    demo_scene_camera(p->options.scene, s->request.seconds, p->options.width, p->options.height, &camera);
+    return demo_denoiser_write(&s->station->denoiser, p->engine, &p->guides, &s->station->tandem, s->job, commands, &guides,
+                               &camera, s->request.cut);
 }
 
 static tandem_view token_view(tandem_mem mem, uint64_t offset_bytes, uint32_t rows)
@@ -503,13 +535,24 @@ static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision,
     return integrate_job(&s->station->tandem, s->job, &job, s->commands[s->command], ticket);
 }
 
+static tandem_status network_job(demo_slot *s)
+{
+    demo_denoiser *d = &s->station->denoiser;
+    tandem_view views[DEMO_DENOISER_BINDINGS];
+    tandem_job job;
+    demo_denoiser_job(d, s->job, views, &job);
+    const tandem_status status = integrate_job(&s->station->tandem, s->job, &job, s->commands[s->command], &s->ticket);
+    demo_denoiser_go_on(d, status == TANDEM_OK);
+    return status;
+}
+
 /* The frame's job, and the second one on the same tokens if there is one. */
 static void give_jobs(demo_pipeline *p, demo_slot *s)
 {
     const demo_frame_request *r = &s->request;
     const uint32_t smooth = r->precision == TANDEM_PRECISION_F16 ? TANDEM_SMOOTH_DEFAULT : r->smooth;
     s->outcome.submit_ns = td_now_ns();
-    tandem_status status = one_job(p, s, r->precision, smooth, 0, &s->ticket);
+    tandem_status status = r->effect == DEMO_EFFECT_DENOISE ? network_job(s) : one_job(p, s, r->precision, smooth, 0, &s->ticket);
     if (status == TANDEM_OK && r->exact)
         status = one_job(p, s, TANDEM_PRECISION_F16, TANDEM_SMOOTH_DEFAULT, p->o_bytes, &s->second_ticket);
     else if (status == TANDEM_OK && r->trial)
@@ -535,7 +578,11 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     s->job = &st->tandem.slots[s->index];
     st->frames++;
     s->request = *request;
-    s->outcome = (demo_frame_result){.index = request->index, .rung = st->tandem.info.rung};
+    const bool network = request->effect == DEMO_EFFECT_DENOISE;
+    if (network) /* it has no tokens */
+        s->request.exact = s->request.probe = s->request.trial = false;
+    s->outcome =
+        (demo_frame_result){.index = request->index, .rung = st->tandem.info.rung, .effect = request->effect};
     s->outcome.shift_x = shift_of(request->index, p->options.width, 7);
     s->outcome.shift_y = shift_of(request->index, p->options.height, 5);
     s->ticket = s->second_ticket = 0;
@@ -549,7 +596,8 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     stamp(s, 0, false);
     demo_label(e, commands, "render");
     demo_memory_barrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, COMPUTE, 0);
-    record_scene(p, commands, s, request->seconds, (uint32_t)request->index + 1, 1, 0);
+    record_scene(p, commands, s, &s->radiance, request->seconds, (uint32_t)request->index + 1, 1, 0,
+                 request->jitter);
     demo_label(e, commands, NULL);
     if (!pause_inside(e, s, p->options.inject_ms[DEMO_RENDER], &points))
         return false;
@@ -557,9 +605,14 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     shader_barrier(commands);
     stamp(s, 1, false);
     demo_label(e, commands, "pack");
-    record_features(p, commands, s);
-    shader_barrier(commands);
-    tandem_status status = st->lost ? TANDEM_ERROR_LOST : record_pack(p, commands, s);
+    tandem_status status = TANDEM_ERROR_LOST;
+    if (!network) {
+        record_features(p, commands, s);
+        shader_barrier(commands);
+    }
+    if (!st->lost)
+        status = network ? record_guides(p, commands, s) : record_pack(p, commands, s);
+    s->outcome.cut = network && st->denoiser.cut;
     demo_label(e, commands, NULL);
     if (!pause_inside(e, s, p->options.inject_ms[DEMO_PACK], &points))
         return false;
@@ -574,7 +627,7 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
         s->recording = true;
         if (!pause_inside(e, s, p->options.inject_ms[DEMO_TO], &points))
             return false;
-        demo_label(e, s->commands[s->command], "attention");
+        demo_label(e, s->commands[s->command], network ? "denoiser" : "attention");
         give_jobs(p, s);
         demo_label(e, s->commands[s->command], NULL);
         return true;
@@ -641,7 +694,7 @@ static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo
 static void record_composite(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
     const composite_push push = {.size = {p->options.width, p->options.height},
-                                 .has_filtered = s->outcome.denoised,
+                                 .has_filtered = s->outcome.denoised ? 1 + (s->request.effect == DEMO_EFFECT_DENOISE) : 0,
                                  .has_exact = s->outcome.exact};
     const demo_binding bindings[] = {{.image = &s->radiance},       {.image = &s->albedo}, {.image = &s->filtered},
                                      {.image = &s->filtered_exact}, {.image = &s->result}, {.image = &s->result_exact}};
@@ -666,6 +719,12 @@ static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, d
     unpack.format = s->filtered.format;
     unpack.images[0] = s->filtered.view;
     unpack.view = token_view(s->job->output, 0, Q_LEN);
+    if (s->request.effect == DEMO_EFFECT_DENOISE) { /* one tile */
+        unpack.tile_width = unpack.width;
+        unpack.tile_height = unpack.height;
+        unpack.shift_x = unpack.shift_y = 0;
+        unpack.view = demo_denoiser_out(&s->station->denoiser, s->job);
+    }
     tandem_status status = tandem_record_unpack(session, commands, &unpack);
     if (status == TANDEM_OK && s->outcome.exact) {
         unpack.images[0] = s->filtered_exact.view;
@@ -834,6 +893,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
             end = begin + took;
         } else if (report.state != TANDEM_JOB_DONE) {
             trouble(p, s->station, (tandem_status)report.status, "a job");
+            demo_denoiser_forget(&s->station->denoiser);
             r->denoised = r->exact = false;
         }
     }
@@ -854,68 +914,40 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     return true;
 }
 
-bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, uint32_t stream, float *rgba)
+/* `already` samples are there; its surfaces are written to the slot's images where there are none yet. */
+static bool add_samples(demo_pipeline *p, demo_slot *s, const demo_image *to, double seconds, uint32_t stream, uint32_t samples,
+                        uint32_t already, bool jitter)
 {
     demo_engine *e = p->engine;
-    demo_slot *s = &p->slots[0];
     for (uint32_t done = 0; done < samples;) {
         const uint32_t now = samples - done < REFERENCE_CHUNK ? samples - done : REFERENCE_CHUNK;
         if (!demo_once_begin(e))
             return false;
         shader_barrier(e->once);
-        record_scene(p, e->once, s, seconds, stream, now, done);
+        record_scene(p, e->once, s, to, seconds, stream, now, already + done, jitter);
         if (!demo_once_end(e))
             return false;
         done += now;
     }
-    return demo_image_read(e, &s->radiance, rgba);
+    return true;
 }
 
-static bool read_mem(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint64_t offset, uint64_t bytes,
-                     uint16_t **out)
+bool demo_render_reference(demo_pipeline *p, demo_slot *s, double seconds, uint32_t samples, uint32_t stream, bool jitter,
+                           float *rgba)
 {
-    demo_engine *e = p->engine;
-    tandem_mem_vulkan source = TANDEM_INIT(tandem_mem_vulkan);
-    demo_buffer staging = {0};
-    *out = malloc(bytes);
-    bool ok = *out && tandem_mem_get_vulkan(s->station->tandem.session, mem, &source) == TANDEM_OK &&
-              demo_buffer_create(e, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "tokens read back", &staging) &&
-              demo_once_begin(e);
-    if (ok) {
-        const VkBufferCopy copy = {offset, 0, bytes};
-        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT,
-                            VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
-        vkCmdCopyBuffer(e->once, source.buffer, staging.buffer, 1, &copy);
-        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
-                            VK_PIPELINE_STAGE_HOST_BIT,
-                            VK_ACCESS_HOST_READ_BIT);
-        ok = demo_once_end(e);
-    }
-    if (ok)
-        memcpy(*out, staging.host, bytes);
-    demo_buffer_destroy(e, &staging);
-    return ok;
+    return add_samples(p, s, &s->radiance, seconds, stream, samples, 0, jitter) &&
+           demo_image_read(p->engine, &s->radiance, rgba);
 }
 
-bool demo_tokens_read(demo_pipeline *p, demo_slot *s, demo_tokens *out)
+bool demo_reference_add(demo_pipeline *p, demo_slot *s, uint32_t samples, bool first)
 {
-    out->batch = s->tiles_x * s->tiles_y;
-    out->q_len = Q_LEN;
-    out->kv_len = KV_LEN;
-    out->head_dim = TD_FILTER_HEAD_DIM;
-    out->scale = TD_FILTER_SCALE;
-    const uint64_t q_bytes = (uint64_t)out->batch * Q_LEN * TOKEN_BYTES;
-    const uint64_t k_bytes = (uint64_t)out->batch * KV_LEN * TOKEN_BYTES;
-    return read_mem(p, s, s->job->input, 0, q_bytes, &out->q) && read_mem(p, s, s->job->input, p->q_bytes, k_bytes, &out->k) &&
-           read_mem(p, s, s->job->input, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
-           read_mem(p, s, s->job->output, 0, q_bytes, &out->o);
-}
-
-void demo_tokens_free(demo_tokens *t)
-{
-    free(t->q);
-    free(t->k);
-    free(t->v);
-    free(t->o);
-    memset(t, 0, sizeof *t);
+    const demo_image *image = &p->reference;
+    if (!image->image && (!demo_image_create(p->engine, s->radiance.format, p->options.width, p->options.height, IMAGE_USAGE,
+                                             "reference", &p->reference) ||
+                          !demo_image_to_general(p->engine, &image, 1)))
+        return false;
+    const uint32_t already = first ? 0 : p->reference_samples;
+    p->reference_samples = already + samples;
+    return add_samples(p, s, image, s->request.seconds, DEMO_REFERENCE_STREAM, samples, already,
+                       s->request.jitter);
 }

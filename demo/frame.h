@@ -12,6 +12,7 @@
 #ifndef TANDEM_DEMO_FRAME_H
 #define TANDEM_DEMO_FRAME_H
 
+#include "demo/denoise.h"
 #include "demo/engine.h"
 #include "demo/integrate.h"
 #include "demo/probe.h"
@@ -33,10 +34,14 @@ typedef enum demo_stage {
 } demo_stage;
 
 enum { DEMO_SLOTS = INTEGRATION_SLOTS, DEMO_COMMANDS = 8, DEMO_TIMESTAMPS = 6, DEMO_PROBE_TILES = 2,
-       DEMO_PROBE_ROWS = 16 };
+       DEMO_PROBE_ROWS = 16, DEMO_REFERENCE_STREAM = 0x40000000 };
 
 /* As in the report, and as it is asked for on the command line. */
 extern const char *const demo_stage_names[DEMO_STAGES];
+/* What becomes of the noisy picture: attention over what pixels are like, which nobody trained; or the trained network. */
+typedef enum demo_effect { DEMO_EFFECT_FILTER, DEMO_EFFECT_DENOISE, DEMO_EFFECTS } demo_effect;
+extern const char *const demo_effects[DEMO_EFFECTS];
+
 /* The words for tandem_rung, tandem_precision and tandem_backend. */
 extern const char *const demo_rungs[], *const demo_precisions[], *const demo_backends[];
 
@@ -48,6 +53,8 @@ typedef struct demo_frame_options {
     uint32_t in_flight;         /* frames under way at once; 0: by the rung */
     double inject_ms[DEMO_STAGES];
     double inject_error;
+    const char *model;          /* the denoiser's; NULL: there is none, and no frame may ask for it */
+    bool model_asked;           /* it is that or none: without it there is no pipeline */
     void (*log)(void *user, int level, const char *text);
     void *log_user;
 } demo_frame_options;
@@ -56,9 +63,13 @@ typedef struct demo_frame_options {
 typedef struct demo_frame_request {
     uint64_t index;
     double seconds;     /* on the camera's path */
+    uint32_t effect;    /* demo_effect */
+    bool cut;           /* DENOISE: without the frames before */
+    bool jitter;        /* rays anywhere in their pixel, so that many samples smooth edges: as the network was trained on.
+                           The filter takes a pixel for one surface: it does better with rays through the middle */
     uint32_t precision; /* tandem_precision */
     uint32_t smooth;    /* tandem_smooth */
-    bool exact;         /* also an F16 job on the same tokens, to compare with */
+    bool exact;         /* FILTER, as all below: also an F16 job on the same tokens, to compare with */
     bool probe;         /* sampled rows are to be recomputed */
     bool trial;         /* with probe, without exact: also an 8b job on the same tokens, whose rows are sampled too */
 } demo_frame_request;
@@ -69,8 +80,10 @@ typedef struct demo_frame_result {
     double stage_ms[DEMO_STAGES];
     double frame_ms;                 /* by the GPU's clock alone */
     uint64_t submit_ns;              /* of the job */
+    uint32_t effect;                 /* demo_effect */
     uint32_t precision;              /* that was used */
     uint32_t rung;                   /* tandem_rung */
+    bool cut;                        /* DENOISE: the frames before did not count */
     bool denoised;                   /* else the picture is the noisy one */
     bool exact;                      /* there is an exact result to compare with */
     uint32_t shift_x, shift_y;       /* of the tiles */
@@ -83,6 +96,7 @@ typedef struct demo_frame_result {
 /* A session, and what frames need of it. */
 typedef struct demo_station {
     integration tandem;
+    demo_denoiser denoiser;
     bool lost; /* of no more use: its frames stay noisy */
     uint32_t frames; /* under way on it */
 } demo_station;
@@ -120,8 +134,12 @@ typedef struct demo_pipeline {
     uint32_t in_flight;   /* 1 or 2 */
     uint32_t max_tiles;
     uint64_t q_bytes, k_bytes, v_bytes, o_bytes;
-    demo_compute scene, features, composite;
+    bool has_denoiser;
+    char no_denoiser[400]; /* why not, where there was a model */
+    demo_compute scene, features, composite, guides;
     demo_buffer scene_block;
+    demo_image reference; /* rgb: mean of reference_samples */
+    uint32_t reference_samples;
     demo_slot slots[DEMO_SLOTS];
 } demo_pipeline;
 
@@ -152,8 +170,16 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *slot, demo_frame_result *o
 /* Presents a finished frame again (pause, another view); the fence is waited for. */
 bool demo_frame_redraw(demo_pipeline *p, demo_slot *slot, const demo_present *present);
 
-/* The camera's picture at `seconds` with many samples; rgba is width * height * 4 floats. */
-bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, uint32_t stream, float *rgba);
+/* The camera's picture at `seconds` with many samples, rendered in a slot that is not under way; rgba is width * height
+ * 4 floats. */
+bool demo_render_reference(demo_pipeline *p, demo_slot *slot, double seconds, uint32_t samples, uint32_t stream, bool jitter,
+                           float *rgba);
+
+/* `samples` more of the finished frame's own view, to p->reference. They begin anew where `first`. */
+bool demo_reference_add(demo_pipeline *p, demo_slot *slot, uint32_t samples, bool first);
+
+/* What is in one of its mems, once it is finished. */
+bool demo_slot_read(demo_pipeline *p, const demo_slot *slot, tandem_mem mem, uint64_t offset, uint64_t bytes, void *out);
 
 /* Q, K, V and O of a finished frame as the device has them, fp16; free() each. The error that was asked for is in O. */
 typedef struct demo_tokens {

@@ -3,15 +3,18 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Quality is measured on a few frames, spread evenly and ending with the last, each against a reference of its own
- * camera. Accuracy is measured on every row of the last frame, which is also what --dump writes.
+ * camera; what the other effect makes of them is, too. The filter's accuracy is measured on every row of the last frame, which
+ * is also what --dump writes.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "demo/adapt.h"
+#include "demo/recheck.h"
 #include "demo/run.h"
 #include "interop/base.h"
 #include "kernels/model/safetensors.h"
@@ -20,7 +23,7 @@
 enum { DEFAULT_FRAMES = 60, JUDGED_FRAMES = 3, PROBE_EVERY = 4, OVERLAY_WIDTH = 1280, OVERLAY_HEIGHT = 720,
        LARGE_PIXELS = 1 << 16 };
 static const double FRAMES_A_SECOND = 30.0; /* of the camera's path */
-static const uint32_t REFERENCE_STREAM = 0x40000000u;
+static const double MOST_OFF = 0.01;        /* of the network on any rung from itself on the CPU: relative L1 */
 
 typedef struct judged {
     uint32_t index, shift_x, shift_y;
@@ -47,6 +50,7 @@ typedef struct headless {
     demo_report report;
     demo_stay stays[DEMO_STAYS];
     uint32_t stay_count;
+    demo_recheck *recheck;
 } headless;
 
 bool demo_make_folder(const char *path)
@@ -93,6 +97,9 @@ static demo_frame_request request_of(const headless *h, uint32_t index, bool exa
     const bool automatic = h->options->precision == TANDEM_PRECISION_AUTO, probe = index % PROBE_EVERY == 0;
     return (demo_frame_request){.index = index,
                                 .seconds = index / FRAMES_A_SECOND,
+                                .effect = h->options->effect,
+                                .cut = index == 0,
+                                .jitter = h->options->effect == DEMO_EFFECT_DENOISE,
                                 .precision = automatic ? demo_adapt_precision(&h->adapt) : h->options->precision,
                                 .smooth = TANDEM_SMOOTH_DEFAULT,
                                 .exact = exact,
@@ -116,12 +123,37 @@ static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *f
                                                                                     j->result);
 }
 
-/* With --ladder: every frame in its place, and its rows against float64: all of them, or one in 16 of a large frame. */
+/* How far the frame is from what it should be: of the filter all rows against float64, or one in 16 of a large frame; of the
+ * network all of the picture against the same on the CPU. */
+static bool check_frame(headless *h, demo_slot *slot, const demo_frame_result *frame, double *error)
+{
+    demo_tokens tokens = {0};
+    demo_accuracy accuracy = {0};
+    bool ok;
+    if (frame->effect == DEMO_EFFECT_DENOISE) {
+        if (!h->recheck)
+            h->recheck = demo_recheck_open(h->pipeline);
+        ok = h->recheck && demo_recheck_frame(h->recheck, h->pipeline, slot, &accuracy);
+    } else {
+        const uint32_t step = (uint64_t)h->width * h->height > LARGE_PIXELS ? 16 : 1;
+        ok = demo_tokens_read(h->pipeline, slot, &tokens);
+        if (ok)
+            demo_probe_some(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len,
+                            tokens.head_dim, tokens.scale, (uint32_t)frame->index % step, step,
+                            h->options->frame.inject_error, h->options->frame.threads, &accuracy);
+        demo_tokens_free(&tokens);
+    }
+    *error = demo_accuracy_rel_l1(&accuracy);
+    return ok;
+}
+
+/* With --ladder: every frame is in its place, and right. */
 static bool keep_stay(headless *h, demo_slot *slot, const demo_frame_result *frame)
 {
     demo_stay *s = h->stay_count ? &h->stays[h->stay_count - 1] : NULL;
-    demo_tokens tokens = {0};
-    demo_accuracy accuracy = {0};
+    const bool network = frame->effect == DEMO_EFFECT_DENOISE;
+    const double most = network ? MOST_OFF : h->options->max_error;
+    double error;
     if (frame->index + 1 != h->timings.count)
         return demo_fail("--ladder: frame %u came as number %zu", (unsigned)frame->index, h->timings.count - 1);
     if (!s || s->rung != frame->rung) {
@@ -136,18 +168,12 @@ static bool keep_stay(headless *h, demo_slot *slot, const demo_frame_result *fra
         s->not_filtered++;
         return true;
     }
-    const bool ok = demo_tokens_read(h->pipeline, slot, &tokens);
-    const uint32_t step = (uint64_t)h->width * h->height > LARGE_PIXELS ? 16 : 1;
-    if (ok)
-        demo_probe_some(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len,
-                        tokens.head_dim, tokens.scale, (uint32_t)frame->index % step, step,
-                        h->options->frame.inject_error, h->options->frame.threads, &accuracy);
-    demo_tokens_free(&tokens);
-    const double error = demo_accuracy_rel_l1(&accuracy);
+    if (!check_frame(h, slot, frame, &error))
+        return false;
     s->worst_rel_l1 = error > s->worst_rel_l1 || error != error ? error : s->worst_rel_l1;
-    return ok && (error <= h->options->max_error ||
-                  demo_fail("--ladder: frame %u on the rung %s: relative L1 error %.4g, more than --max-error %.4g",
-                            (unsigned)frame->index, demo_rungs[frame->rung], error, h->options->max_error));
+    return error <= most || demo_fail("--ladder: frame %u on the rung %s: relative L1 error %.4g, more than %s%.4g",
+                                      (unsigned)frame->index, demo_rungs[frame->rung], error,
+                                      network ? "" : "--max-error ", most);
 }
 
 static bool complete(headless *h, demo_slot *slot)
@@ -282,13 +308,26 @@ static bool write_dump(const headless *h, const demo_tokens *t)
                                             why[0] ? why : tandem_status_text(status));
 }
 
+static demo_slot *last_slot(const headless *h)
+{
+    return &h->pipeline->slots[(h->frames - 1) % DEMO_SLOTS];
+}
+
+/* What is not the run's own: the last frame stays in its slot, to be shown. */
+static demo_slot *spare_slot(const headless *h)
+{
+    return &h->pipeline->slots[h->frames % DEMO_SLOTS];
+}
+
 static bool measure_accuracy(headless *h)
 {
     demo_tokens tokens = {0};
-    demo_slot *slot = &h->pipeline->slots[(h->frames - 1) % DEMO_SLOTS];
+    demo_slot *slot = last_slot(h);
     h->report.precision = h->last.precision;
     if (!h->last.denoised)
         return !h->options->dump || demo_fail("--dump: the last frame was not filtered, there is nothing to write");
+    if (h->last.effect == DEMO_EFFECT_DENOISE)
+        return true;
     bool ok = demo_tokens_read(h->pipeline, slot, &tokens);
     if (ok)
         demo_probe_all(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len,
@@ -299,6 +338,38 @@ static bool measure_accuracy(headless *h)
     return ok;
 }
 
+/* The frame once more, without frames before it: how near to the reference an effect comes. NaN if it did not come to a
+ * picture. */
+static bool judge_again(headless *h, uint32_t index, uint32_t effect, const float *reference, double *db)
+{
+    demo_slot *slot = spare_slot(h);
+    demo_frame_request request = request_of(h, index, false);
+    demo_frame_result frame;
+    float *picture = malloc(h->picture_floats * sizeof(float));
+    request.effect = effect;
+    request.cut = true;
+    request.precision = TANDEM_PRECISION_AUTO;
+    request.probe = request.trial = false;
+    bool ok = picture && demo_frame_begin(h->pipeline, slot, &request) && demo_frame_consume(h->pipeline, slot, NULL) &&
+              demo_frame_complete(h->pipeline, slot, &frame) && demo_image_read(h->engine, &slot->result, picture);
+    if (ok)
+        *db = frame.denoised ? demo_psnr_db(picture, reference, h->width, h->height) : (double)NAN;
+    free(picture);
+    return ok;
+}
+
+static bool judge_others(headless *h, uint32_t index, const float *reference)
+{
+    demo_quality *q = &h->report.quality;
+    double filter = 0, single = 0;
+    const bool denoises = h->options->effect == DEMO_EFFECT_DENOISE;
+    const bool ok = (!denoises || judge_again(h, index, DEMO_EFFECT_FILTER, reference, &filter)) &&
+                    (!h->pipeline->has_denoiser || judge_again(h, index, DEMO_EFFECT_DENOISE, reference, &single));
+    q->filter_db += denoises ? filter / h->judged_done : 0;
+    q->single_db += single / h->judged_done;
+    return ok;
+}
+
 static bool judge(headless *h)
 {
     demo_seams seams = {0};
@@ -306,18 +377,20 @@ static bool judge(headless *h)
     bool ok = reference != NULL;
     for (uint32_t i = 0; ok && i < h->judged_done; i++) {
         const judged *j = &h->judged[i];
-        ok = demo_render_reference(h->pipeline, j->index / FRAMES_A_SECOND, h->options->samples,
-                                   REFERENCE_STREAM + j->index,
-                                   reference);
+        ok = demo_render_reference(h->pipeline, spare_slot(h), j->index / FRAMES_A_SECOND, h->options->samples,
+                                   DEMO_REFERENCE_STREAM + j->index, request_of(h, j->index, false).jitter, reference);
         if (!ok)
             break;
         h->report.noisy_db += demo_psnr_db(j->noisy, reference, h->width, h->height) / h->judged_done;
         h->report.box_db += demo_best_box_db(j->noisy, reference, h->width, h->height) / h->judged_done;
         h->report.result_db += demo_psnr_db(j->result, reference, h->width, h->height) / h->judged_done;
         demo_seams_add(&seams, j->result, reference, h->width, h->height, TD_FILTER_TILE, j->shift_x, j->shift_y);
-        if (i + 1 == h->judged_done)
+        ok = judge_others(h, j->index, reference);
+        if (ok && i + 1 == h->judged_done)
             ok = write_picture(h, "last.png", j->result) && write_picture(h, "reference.png", reference);
     }
+    if (h->options->effect == DEMO_EFFECT_FILTER)
+        h->report.quality.filter_db = h->report.result_db;
     h->report.seams_ratio = demo_seams_ratio(&seams);
     free(reference);
     return ok;
@@ -329,11 +402,14 @@ static bool write_overlay(headless *h)
     char path[4200], why[96];
     demo_pipeline *p = h->pipeline;
     demo_screen screen;
-    demo_frame_result frame;
-    const demo_view view = demo_first_view(h->options->precision);
+    demo_view view = demo_first_view(h->options->precision);
     demo_overlay_data data = {.info = &p->info,
                               .vulkan_device = h->engine->properties.deviceName,
                               .scene = demo_scene_name(h->options->frame.scene),
+                              .effect = h->options->effect,
+                              .has_denoiser = p->has_denoiser,
+                              .model = h->report.model,
+                              .in_history = h->frames,
                               .notice = p->trouble[0] ? p->trouble : NULL,
                               .warns = true,
                               .width = h->width,
@@ -345,6 +421,7 @@ static bool write_overlay(headless *h)
                               .accuracy = h->report.accuracy,
                               .frame_index = h->last.index,
                               .denoised = h->last.denoised,
+                              .quality = h->report.quality,
                               .noisy_db = h->report.noisy_db,
                               .box_db = h->report.box_db,
                               .reference_samples = h->options->samples,
@@ -356,7 +433,6 @@ static bool write_overlay(headless *h)
     data.frame = demo_percentiles_of(h->timings.frame_ms + first, count);
     for (int i = 0; i < DEMO_STAGES; i++)
         data.stages[i] = demo_percentiles_of(h->timings.stage_ms[i] + first, count);
-    const demo_frame_request request = request_of(h, h->frames - 1, false);
     bool ok = demo_screen_create(&screen, h->engine, VK_NULL_HANDLE, 0, OVERLAY_WIDTH, OVERLAY_HEIGHT) &&
               demo_overlay_create(h->engine, screen.pass, 1);
     if (ok) {
@@ -364,8 +440,7 @@ static bool write_overlay(headless *h)
         screen.data = &data;
         screen.delta_seconds = 1.0 / 60.0;
         const demo_present present = {.record = demo_screen_record, .user = &screen};
-        ok = demo_frame_begin(p, &p->slots[0], &request) && demo_frame_consume(p, &p->slots[0], &present) &&
-             demo_frame_complete(p, &p->slots[0], &frame) && out_path(h, "overlay.png", path, sizeof path) &&
+        ok = demo_frame_redraw(p, last_slot(h), &present) && out_path(h, "overlay.png", path, sizeof path) &&
              demo_screen_save(&screen, path);
     }
     demo_overlay_destroy(h->engine);
@@ -378,29 +453,35 @@ static void print_summary(const headless *h)
     double *ms = h->timings.frame_ms;
     const demo_report *r = &h->report;
     const demo_percentiles frame = demo_percentiles_of(ms, h->timings.count);
-    printf("%u frames of %ux%u, %s on %s, rung %s\n", h->frames, h->width, h->height, demo_precision_name(r->precision),
-           r->info->device, demo_rungs[r->info->rung]);
+    const bool network = h->options->effect == DEMO_EFFECT_DENOISE;
+    printf("%u frames of %ux%u, %s on %s, rung %s\n", h->frames, h->width, h->height,
+           network ? "the trained denoiser" : demo_precision_name(r->precision), r->info->device, demo_rungs[r->info->rung]);
     char why_not[400];
     demo_why_not_faster(r->info, why_not, sizeof why_not);
     if (why_not[0])
         printf("%s\n", why_not);
-    if (h->options->precision == TANDEM_PRECISION_AUTO) {
+    if (!network && h->options->precision == TANDEM_PRECISION_AUTO) {
         char why[96];
         demo_adapt_text(&h->adapt, why, sizeof why);
         printf("precision: %s\n", why);
     }
     printf("time of a frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; all %u took %.1f s, with checks and pictures\n",
            frame.p50, frame.p95, frame.p99, h->frames, h->wall_seconds);
-    printf("accuracy of the last frame: cos %.6f, relative L1 %.5f, RMSE %.6f; relative L1 of rows sampled before "
-           "%.5f\n",
-           demo_accuracy_cos(&r->accuracy), demo_accuracy_rel_l1(&r->accuracy), demo_accuracy_rmse(&r->accuracy),
-           demo_accuracy_rel_l1(&h->sampled));
-    printf("PSNR over %u frames: input %.2f dB, best box filter %.2f dB, attention %.2f dB; seams %.3f\n",
-           h->judged_done,
-           r->noisy_db, r->box_db, r->result_db, r->seams_ratio);
+    if (!network)
+        printf("accuracy of the last frame: cos %.6f, relative L1 %.5f, RMSE %.6f; relative L1 of rows sampled before "
+               "%.5f\n",
+               demo_accuracy_cos(&r->accuracy), demo_accuracy_rel_l1(&r->accuracy), demo_accuracy_rmse(&r->accuracy),
+               demo_accuracy_rel_l1(&h->sampled));
+    printf("PSNR over %u frames: input %.2f dB, best box filter %.2f dB, ", h->judged_done, r->noisy_db, r->box_db);
+    if (network)
+        printf("attention without training %.2f dB, trained denoiser %.2f dB (%.2f of single frames)", r->quality.filter_db,
+               r->result_db, r->quality.single_db);
+    else
+        printf("attention %.2f dB", r->result_db);
+    printf("; seams %.3f\n", r->seams_ratio);
     for (uint32_t i = 0; i < h->stay_count; i++) {
         const demo_stay *s = &h->stays[i];
-        printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, attention %.3f ms, "
+        printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, job %.3f ms, "
                "worst relative L1 %.5f\n",
                demo_rungs[s->rung], (unsigned)s->first, (unsigned)(s->first + s->frames - 1), s->frame_ms,
                1e3 * s->to_ms, 1e3 * s->back_ms, s->attention_ms, s->worst_rel_l1);
@@ -436,6 +517,8 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     ok = ok && render_frames(h);
     sum_up_stays(h);
     h->report.info = &p->info;
+    h->report.effect = o->effect;
+    h->report.model = p->has_denoiser ? p->options.model : NULL;
     h->report.timings = &h->timings;
     h->report.frames = h->frames;
     h->report.width = h->width;
@@ -454,6 +537,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
         free(h->judged[i].result);
     }
     demo_timings_free(&h->timings);
+    demo_recheck_close(h->recheck);
     free(h);
     return ok ? 0 : 1;
 }

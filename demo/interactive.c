@@ -12,7 +12,7 @@
 #include "demo/run.h"
 #include "interop/base.h"
 
-enum { PROBE_EVERY = 4, PROBES_KEPT = 32 };
+enum { PROBE_EVERY = 4, PROBES_KEPT = 32, MOST_REFERENCE_SAMPLES = 4096 };
 static const double MOST_SECONDS_A_FRAME = 0.1, IDLE_SECONDS = 0.05;
 
 typedef struct interactive {
@@ -38,6 +38,9 @@ typedef struct interactive {
     double notice_until;
     bool notice_warns;
     bool step_down;  /* asked for */
+    demo_slot *referred;      /* whose view p->reference has; NULL: none's */
+    uint32_t reference_step;  /* samples at once */
+    uint32_t measured;        /* samples that the quality was last measured against */
     uint32_t rung;   /* of the frames that were learnt from */
 } interactive;
 
@@ -68,6 +71,40 @@ static void start_again(interactive *w)
     demo_adapt_text(&w->adapt, w->why, sizeof w->why);
 }
 
+static void say(interactive *w, double seconds, const char *text)
+{
+    snprintf(w->notice, sizeof w->notice, "%s", text);
+    w->notice_warns = false;
+    w->notice_until = now_seconds() + seconds;
+}
+
+static bool is_filters(int32_t key)
+{
+    return key && key < 128 && strchr("123kqvbe", key) != NULL;
+}
+
+static void change_effect(interactive *w)
+{
+    demo_view *v = &w->view;
+    if (!w->data.has_denoiser) {
+        say(w, 4.0, "there is no trained network: its file was not found, or could not be used");
+        return;
+    }
+    v->effect = v->effect == DEMO_EFFECT_FILTER ? DEMO_EFFECT_DENOISE : DEMO_EFFECT_FILTER;
+    v->error_map = false;
+    v->wipe = DEMO_WIPE_NOISY;
+    v->paused = false;
+    say(w, 2.5, v->effect == DEMO_EFFECT_FILTER ? "now: a filter by attention, which nobody trained" : "now: the trained network");
+    start_again(w);
+}
+
+/* Many samples take their time, in which the camera rests. */
+static void compare_with_reference(demo_view *v)
+{
+    v->paused = v->wipe != DEMO_WIPE_REFERENCE;
+    v->wipe = v->paused ? DEMO_WIPE_REFERENCE : DEMO_WIPE_NOISY;
+}
+
 static void on_key(interactive *w, int32_t key, bool again)
 {
     demo_view *v = &w->view;
@@ -77,6 +114,10 @@ static void on_key(interactive *w, int32_t key, bool again)
     }
     if (again)
         return;
+    if (v->effect == DEMO_EFFECT_DENOISE && is_filters(key)) {
+        say(w, 3.0, "this key is the filter's, which N shows");
+        return;
+    }
     switch (key) {
     case '1': v->precision = TANDEM_PRECISION_AUTO; break;
     case '2': v->precision = TANDEM_PRECISION_F16; break;
@@ -86,9 +127,14 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 'v': v->smooth ^= TANDEM_SMOOTH_V; break;
     case 'a': v->wipe = v->wipe == DEMO_WIPE_NOISY ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY; break;
     case 'b': v->wipe = v->wipe == DEMO_WIPE_EXACT ? DEMO_WIPE_NONE : DEMO_WIPE_EXACT; break;
+    case 'n': change_effect(w); break;
+    case 'r': compare_with_reference(v); break;
     case 'e': v->error_map = !v->error_map; break;
     case 'l': w->step_down = true; break;
-    case ' ': v->paused = !v->paused; break;
+    case ' ':
+        v->paused = !v->paused;
+        v->wipe = v->wipe == DEMO_WIPE_REFERENCE ? DEMO_WIPE_NOISY : v->wipe;
+        break;
     case 'p':
     case DEMO_KEY_F12: v->screenshot = true; break;
     case 'h':
@@ -128,9 +174,13 @@ static void learn(interactive *w, const demo_frame_result *frame, demo_slot *slo
 {
     double sorted[DEMO_HISTORY];
     const double now = now_seconds();
-    /* The figures are those of one rung. */
-    if (frame->rung != w->rung)
+    /* The figures are those of one rung, and of one effect. */
+    if (frame->rung != w->rung || frame->effect != w->data.effect)
         w->history_count = 0;
+    w->data.effect = frame->effect;
+    w->data.in_history = frame->effect != DEMO_EFFECT_DENOISE || !frame->denoised ? 0 : frame->cut ? 1 : w->data.in_history + 1;
+    w->referred = NULL;
+    w->data.result_db = 0;
     w->rung = frame->rung;
     if (w->history_count == DEMO_HISTORY) {
         push_row(w->history, DEMO_HISTORY, sizeof w->history[0]);
@@ -243,6 +293,7 @@ static bool take_screenshot(interactive *w)
     if (ok) {
         copy.view = &w->view;
         copy.data = &w->data;
+        copy.reference = &w->pipeline->reference;
         copy.delta_seconds = 1.0 / 60.0;
         const demo_present present = {.record = demo_screen_record, .user = &copy};
         ok = demo_frame_redraw(w->pipeline, w->shown, &present) && demo_screen_save(&copy, path);
@@ -268,6 +319,44 @@ static void step_down(interactive *w)
     w->notice_until = now_seconds() + (outcome == DEMO_SWITCHED ? 1.5 : 4.0);
 }
 
+/* How near the picture is to its reference, as far as that is known. */
+static bool measure_quality(interactive *w)
+{
+    const uint32_t width = w->data.width, height = w->data.height;
+    const size_t floats = (size_t)4 * width * height;
+    float *pictures = malloc(2 * floats * sizeof *pictures), *reference = pictures ? pictures + floats : NULL;
+    bool ok = pictures && demo_image_read(w->engine, &w->pipeline->reference, reference) &&
+              demo_image_read(w->engine, &w->shown->radiance, pictures);
+    if (ok) {
+        w->data.noisy_db = demo_psnr_db(pictures, reference, width, height);
+        ok = demo_image_read(w->engine, &w->shown->result, pictures);
+    }
+    if (ok)
+        w->data.result_db = w->data.denoised ? demo_psnr_db(pictures, reference, width, height) : 0;
+    free(pictures);
+    return ok;
+}
+
+/* A few samples more for the frame that rests; a picture's quality is measured whenever there are half as many again. */
+static bool refine_reference(interactive *w)
+{
+    const bool first = w->referred != w->shown;
+    if (w->view.wipe != DEMO_WIPE_REFERENCE || (!first && w->pipeline->reference_samples >= MOST_REFERENCE_SAMPLES))
+        return true;
+    const double from = now_seconds();
+    w->reference_step = first ? 1 : w->reference_step;
+    if (!demo_reference_add(w->pipeline, w->shown, w->reference_step, first))
+        return false;
+    w->reference_step = now_seconds() - from < 0.03 && w->reference_step < 64 ? 2 * w->reference_step : w->reference_step;
+    w->referred = w->shown;
+    w->measured = first ? 0 : w->measured;
+    w->data.reference_samples = w->pipeline->reference_samples;
+    if (w->data.reference_samples < w->measured + w->measured / 2)
+        return true;
+    w->measured = w->data.reference_samples;
+    return measure_quality(w);
+}
+
 static bool step(interactive *w, demo_trace *trace, double delta)
 {
     demo_pipeline *p = w->pipeline;
@@ -280,6 +369,8 @@ static bool step(interactive *w, demo_trace *trace, double delta)
         step_down(w);
     const demo_frame_request request = {.index = w->next,
                                         .seconds = w->path_seconds,
+                                        .effect = w->view.effect,
+                                        .jitter = w->view.effect == DEMO_EFFECT_DENOISE,
                                         .precision = automatic ? demo_adapt_precision(&w->adapt) : w->view.precision,
                                         .smooth = w->view.smooth ? w->view.smooth : TANDEM_SMOOTH_NONE,
                                         .exact = exact,
@@ -301,7 +392,8 @@ static void set_title(interactive *w)
 {
     char title[160];
     const bool f16 = w->data.precision_used == TANDEM_PRECISION_F16;
-    const char *precision = !w->data.denoised ? "not filtered" : f16 ? "16-bit" : "8-bit";
+    const bool network = w->data.effect == DEMO_EFFECT_DENOISE;
+    const char *precision = !w->data.denoised ? "not filtered" : network ? "trained denoiser" : f16 ? "16-bit" : "8-bit";
     snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames shown a second", w->data.scene, precision,
              w->data.frames_per_second);
     w->display->table->title(w->display->window, title);
@@ -337,7 +429,7 @@ static bool loop(interactive *w, demo_trace *trace)
             w->view.screenshot = false;
             ok = drain(w, trace) && take_screenshot(w);
         } else if (w->view.paused && w->shown) {
-            ok = drain(w, trace) && show(w, w->shown, true);
+            ok = drain(w, trace) && refine_reference(w) && show(w, w->shown, true);
         } else {
             ok = step(w, trace, delta);
         }
@@ -367,10 +459,14 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                       .data = {.info = &p->info,
                                .vulkan_device = e->properties.deviceName,
                                .scene = demo_scene_name(o->frame.scene),
+                               .effect = o->effect,
+                               .has_denoiser = p->has_denoiser,
+                               .model = p->options.model,
                                .width = p->options.width,
                                .height = p->options.height,
                                .in_flight = p->in_flight}};
     w.data.why = w.why;
+    w.view.effect = o->effect;
     start_again(&w);
     display->table->size(display->window, &width, &height);
     bool ok = demo_screen_create(&w.screen, e, display->surface, 0, width, height) &&
@@ -382,6 +478,7 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
     if (ok) {
         w.screen.view = &w.view;
         w.screen.data = &w.data;
+        w.screen.reference = &p->reference;
         ok = loop(&w, trace);
     }
     ok = demo_trace_close(trace) && ok;

@@ -1,4 +1,4 @@
-/* tandem-demo: an engine renders a frame in Vulkan, Tandem attends to it, the engine shows the result.
+/* tandem-demo: an engine renders a frame in Vulkan, Tandem takes the noise out of it, the engine shows the result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,11 +47,26 @@ static const demo_window_table *load_window(void **library, char *why, size_t wh
     return table;
 }
 
+/* The network was not asked for by name, and is not there: what needs no weights does it. */
+static bool settle_effect(demo_options *o, const demo_pipeline *p)
+{
+    if (o->effect != DEMO_EFFECT_DENOISE || p->has_denoiser)
+        return true;
+    const char *why = o->frame.model ? p->no_denoiser : "there is no denoise.safetensors beside the program";
+    const char *file = o->frame.model ? o->frame.model : "";
+    if (o->effect_given)
+        return demo_fail("--effect denoise: %s%s%s", file, *file ? ": " : "", why);
+    demo_fail("without the trained network, by the filter instead: %s%s%s", file, *file ? ": " : "", why);
+    o->effect = DEMO_EFFECT_FILTER;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     demo_options options;
     static demo_engine engine;
     static demo_pipeline pipeline;
+    static char model[PATH_MAX];
     demo_display display = {0};
     void *library = NULL;
     char why[512] = "";
@@ -98,7 +113,9 @@ int main(int argc, char **argv)
         options.frame.height = gpu ? 540 : 180;
     options.frame.log = on_log;
     options.frame.log_user = &options;
-    if (!demo_pipeline_create(&pipeline, &engine, &options.frame))
+    if (!options.frame.model && demo_denoiser_find(model, sizeof model))
+        options.frame.model = model;
+    if (!demo_pipeline_create(&pipeline, &engine, &options.frame) || !settle_effect(&options, &pipeline))
         goto end;
     exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options)
                                    : demo_run_window(&engine, &pipeline, &options, &display);

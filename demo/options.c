@@ -12,7 +12,7 @@
 
 void demo_options_help(void)
 {
-    printf("tandem-demo: a room is rendered in Vulkan and denoised by attention, frame after frame\n"
+    printf("tandem-demo: a room is rendered in Vulkan and denoised by a network, frame after frame\n"
            "\n"
            "  --headless            no window: write pictures and report.json, then end\n"
            "  --frames N            how many frames (headless: 60; window: until it is closed)\n"
@@ -21,8 +21,12 @@ void demo_options_help(void)
     for (int i = 0; demo_scene_name(i); i++)
         printf("%s%s", i ? ", " : "", demo_scene_name(i));
     printf(" (default: %s)\n", demo_scene_name(0));
-    printf("  --mode M              precision: auto, f16, 8b (default: auto)\n"
-           "  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
+    printf("  --effect E            what cleans the picture: denoise, a trained network that also uses the frames before, or\n"
+           "                        filter, attention that nobody trained (default: denoise; filter where an option of its own\n"
+           "                        is given)\n"
+           "  --model F             denoise: the network's file (default: denoise.safetensors beside the program)\n"
+           "  --mode M              filter: precision: auto, f16, 8b (default: auto)\n"
+           "  --max-error X         filter: auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
            "  --backend B           auto, cuda, cpu (default: auto)\n"
            "  --rung R              how compute meets the renderer: auto (best), inline, timeline, host, copy, cpu\n"
            "  --ladder N            headless: one rung down every N frames; every frame is checked\n"
@@ -31,12 +35,13 @@ void demo_options_help(void)
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
            "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
            "  --samples N           headless: samples a pixel of the reference (default: 1024)\n"
-           "  --dump F.safetensors  headless: write q, k, v and o of the last frame\n"
+           "  --dump F.safetensors  headless, filter: write q, k, v and o of the last frame\n"
            "  --trace F.json        write a trace of all frames, for ui.perfetto.dev\n"
            "  --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present\n"
-           "  --inject error:X      raise the relative L1 error of the output that is measured by X\n"
+           "  --inject error:X      filter: raise the relative L1 error of the output that is measured by X\n"
            "  --help                this\n"
            "\n"
+           "Keys: H in the window lists them; N goes from one effect to the other.\n"
            "TANDEM_DEMO_VALIDATE=1 turns the Vulkan validation layer on, synchronisation included.\n");
 }
 
@@ -122,6 +127,16 @@ static bool parse_inject(const char *text, demo_frame_options *out)
     return true;
 }
 
+static void note_filter_option(demo_options *o, const char *name)
+{
+    static const char *const filters[] = {"--mode", "--max-error", "--dump"};
+    for (size_t i = 0; i < sizeof filters / sizeof *filters; i++)
+        if (!strcmp(name, filters[i]))
+            o->filter_only = filters[i];
+    if (o->frame.inject_error > 0)
+        o->filter_only = "--inject error";
+}
+
 bool demo_options_parse(int argc, char **argv, demo_options *o)
 {
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
@@ -151,7 +166,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width",
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
-                                            "--samples", "--in-flight", "--max-error", "--rung", "--ladder"};
+                                            "--samples", "--in-flight", "--max-error", "--rung", "--ladder",
+                                            "--effect", "--model"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -172,7 +188,12 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             o->out = value;
         else if (!strcmp(name, "--scene"))
             ok = parse_scene(value, &o->frame.scene);
-        else if (!strcmp(name, "--mode"))
+        else if (!strcmp(name, "--effect"))
+            o->effect_given = ok = parse_choice(name, value, demo_effects, DEMO_EFFECTS - 1, &o->effect);
+        else if (!strcmp(name, "--model")) {
+            o->frame.model = value;
+            o->frame.model_asked = true;
+        } else if (!strcmp(name, "--mode"))
             ok = parse_choice(name, value, demo_precisions, TANDEM_PRECISION_8B, &o->precision);
         else if (!strcmp(name, "--backend"))
             ok = parse_choice(name, value, demo_backends, TANDEM_BACKEND_CPU, &o->frame.backend);
@@ -202,6 +223,11 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             ok = parse_inject(value, &o->frame);
         if (!ok)
             return false;
+        note_filter_option(o, name);
     }
+    if (!o->effect_given)
+        o->effect = o->filter_only && !o->frame.model_asked ? DEMO_EFFECT_FILTER : DEMO_EFFECT_DENOISE;
+    if (o->effect == DEMO_EFFECT_DENOISE && o->filter_only)
+        return demo_fail("%s: is the filter's, which --effect filter asks for", o->filter_only);
     return true;
 }

@@ -11,11 +11,14 @@ typedef struct demo_options {
     demo_frame_options frame; /* width and height 0: by the device */
     bool headless, help, verbose, validate;
     uint32_t frames; /* 0 in a window: until it is closed */
+    uint32_t effect; /* demo_effect */
+    bool effect_given;
     uint32_t precision;
     uint32_t samples; /* of the reference */
     bool samples_given;
     uint32_t ladder;  /* headless: step down after so many frames, and check every frame; 0: no */
     double max_error; /* relative L1 that `auto` takes from 8b */
+    const char *filter_only; /* an option of the filter's alone that was given, or NULL */
     const char *out, *dump, *trace;
 } demo_options;
 

@@ -33,12 +33,20 @@ typedef struct demo_stay {
 } demo_stay;
 enum { DEMO_STAYS = 64 };
 
+/* PSNR over the frames that were judged, in dB. 0: not known. */
+typedef struct demo_quality {
+    double filter_db, single_db; /* the filter's; the network's on single frames */
+} demo_quality;
+
 typedef struct demo_report {
     const tandem_info *info;
     const demo_timings *timings;
+    uint32_t effect;   /* demo_effect */
+    const char *model; /* file, or NULL: there is none */
     uint32_t frames, width, height, precision;
     demo_accuracy accuracy;
     double noisy_db, box_db, result_db, seams_ratio;
+    demo_quality quality;
     const demo_stay *stays;
     uint32_t stay_count;
 } demo_report;

@@ -223,6 +223,20 @@ std::string smoothing_text(uint32_t smooth)
     return on + (smooth == TANDEM_SMOOTH_K ? " (the mean of the keys is removed)" : " (means are removed)");
 }
 
+bool is_network(const demo_overlay_data *d)
+{
+    return d->effect == DEMO_EFFECT_DENOISE;
+}
+
+const char *stage_label(const demo_overlay_data *d, int stage)
+{
+    if (stage == DEMO_BACK && d->has_exact)
+        return "exact job, hand back";
+    if (is_network(d) && stage == DEMO_PACK)
+        return "write what it reads";
+    return is_network(d) && stage == DEMO_ATTENTION ? "trained network" : stage_labels[stage];
+}
+
 std::string milliseconds_a_frame(const demo_overlay_data *d)
 {
     return d->frame.p50 > 0 ? ms(d->frame.p50) + " ms a frame" : "";
@@ -237,6 +251,8 @@ std::string error_text(const demo_overlay_data *d)
 std::string facts_text(const demo_overlay_data *d)
 {
     const std::string time = milliseconds_a_frame(d);
+    if (is_network(d))
+        return time;
     return time.empty() || !d->accuracy.elements ? time : time + ", error " + error_text(d);
 }
 
@@ -270,9 +286,7 @@ void panel_timing(Pen &pen, const demo_overlay_data *d, int columns)
             pen.list->AddRectFilled(ImVec2(pen.x, top), ImVec2(pen.x + 12 * unit, top + 12 * unit), STAGE_COLORS[i],
                                     2 * unit);
         }
-        pen.put(sans, SMALL, pen.x + 20 * unit, pen.y, color, total                            ? "whole frame"
-                : i == DEMO_BACK && d->has_exact ? "exact job, hand back"
-                                                 : stage_labels[i]);
+        pen.put(sans, SMALL, pen.x + 20 * unit, pen.y, color, total ? "whole frame" : stage_label(d, i));
         const double values[] = {p.p50, p.p95, p.p99};
         for (int c = 0; c < columns; c++)
             pen.right(mono, SMALL, first + pitch * (float)c, color, ms(values[c]).c_str());
@@ -280,15 +294,63 @@ void panel_timing(Pen &pen, const demo_overlay_data *d, int columns)
     }
 }
 
+/* How many frames the picture is made of. */
+std::string history_text(const demo_overlay_data *d, bool brief)
+{
+    if (d->in_history < 2)
+        return brief ? "this frame" : "this frame alone, so far";
+    const std::string frames = d->in_history > 32 ? "some 32" : format("%u", d->in_history - 1);
+    return brief ? "this and " + frames + " before" : "this frame and " + frames + " before it";
+}
+
+const char *name_of(const char *path)
+{
+    const char *slash = std::strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+void panel_network(Pen &pen, const demo_overlay_data *d)
+{
+    pen.heading("What cleans the picture");
+    pen.row("Now", d->denoised ? "a network, trained on made-up scenes" : "nothing: the picture is not cleaned",
+            d->denoised ? GOOD : WARNING);
+    pen.row("Uses", history_text(d, false).c_str());
+    pen.row("Weights", d->model ? name_of(d->model) : "-");
+    pen.row("Key N", "shows the filter that needs no training");
+}
+
+void panel_quality(Pen &pen, const demo_overlay_data *d)
+{
+    const demo_quality *q = &d->quality;
+    if (d->result_db <= 0 ||
+        !pen.heading(format("Quality of the picture (PSNR to %u samples)", d->reference_samples).c_str()))
+        return;
+    pen.row("Input", format("%.1f dB  (1 sample a pixel)", d->noisy_db).c_str());
+    if (d->box_db > 0)
+        pen.row("Box filter", format("%.1f dB  (the best of six)", d->box_db).c_str());
+    if (!is_network(d)) {
+        pen.row("Attention", format("%.1f dB", d->result_db).c_str(), GOOD);
+        return;
+    }
+    if (q->single_db > 0)
+        pen.row("One frame", format("%.1f dB  (nothing from before)", q->single_db).c_str());
+    pen.row("Network", format("%.1f dB", d->result_db).c_str(), GOOD);
+}
+
 /* What a small window has room for. */
 void panel_compact(Pen &pen, const demo_overlay_data *d)
 {
     pen.column = 84;
     if (pen.heading("Where it runs")) {
-        pen.row("Attention", d->info->device);
+        pen.row(is_network(d) ? "Network" : "Attention", d->info->device);
         ladder(pen, d->info->rung, false);
     }
-    if (pen.heading("Precision")) {
+    if (is_network(d)) {
+        if (pen.heading("What cleans the picture")) {
+            pen.row("By", d->denoised ? "a trained network" : "nothing: no result", d->denoised ? TEXT : WARNING);
+            pen.row("Uses", history_text(d, true).c_str());
+        }
+    } else if (pen.heading("Precision")) {
         pen.row("In use", !d->denoised ? "none: not filtered" : precision_short(d->precision_used),
                 d->denoised ? TEXT : WARNING);
         pen.row("Error", error_text(d).c_str());
@@ -300,11 +362,18 @@ void panel_full(Pen &pen, const demo_view *view, const demo_overlay_data *d)
 {
     pen.heading("Where it runs");
     const bool cuda = d->info->backend == TANDEM_BACKEND_CUDA;
-    pen.row("Attention", format(cuda ? "CUDA, %s, %s" : "%s, %s", d->info->device, d->info->isa).c_str());
+    pen.row(is_network(d) ? "Network" : "Attention", format(cuda ? "CUDA, %s, %s" : "%s, %s", d->info->device, d->info->isa).c_str());
     pen.row("Renderer", d->vulkan_device);
     ladder(pen, d->info->rung, true);
     pen.row("Hand-over", hand_over_text(d).c_str(), GOOD);
     pen.paragraph(way_text(d->info).c_str(), DIM, 2);
+
+    if (is_network(d)) {
+        panel_network(pen, d);
+        panel_quality(pen, d);
+        panel_timing(pen, d, 3);
+        return;
+    }
 
     pen.heading("Precision");
     const bool automatic = view->precision == TANDEM_PRECISION_AUTO;
@@ -320,12 +389,7 @@ void panel_full(Pen &pen, const demo_view *view, const demo_overlay_data *d)
     pen.row("Mean error", known ? (error_text(d) + "  (relative L1)").c_str() : "-");
     pen.row("RMSE", known ? format("%.5f", demo_accuracy_rmse(&d->accuracy)).c_str() : "-");
     pen.row("Cosine", known ? format("%.5f", demo_accuracy_cos(&d->accuracy)).c_str() : "-");
-    if (d->result_db > 0 &&
-        pen.heading(format("Quality of the picture (PSNR to %u samples)", d->reference_samples).c_str())) {
-        pen.row("Input", format("%.1f dB  (1 sample a pixel)", d->noisy_db).c_str());
-        pen.row("Box filter", format("%.1f dB  (the best of six)", d->box_db).c_str());
-        pen.row("Attention", format("%.1f dB", d->result_db).c_str(), GOOD);
-    }
+    panel_quality(pen, d);
     panel_timing(pen, d, 3);
 }
 
@@ -440,10 +504,17 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
     static const char *const noisy[2] = {"input: 1 sample a pixel", "input"}, *const exact[2] = {"exact (16-bit)", "exact"},
                       *const nothing[2] = {"", ""};
     const float inset = 8 * unit, bottom = p->y + p->height - inset, room = p->width - 2 * inset;
-    const char *const filtered[2] = {d->denoised ? "after attention" : "not filtered", d->denoised ? "result" : "-"};
+    const char *const result = !d->denoised ? is_network(d) ? "not cleaned" : "not filtered"
+                               : is_network(d) ? "cleaned by the trained network" : "after attention";
+    const char *const filtered[2] = {result, d->denoised ? "result" : "-"};
+    const std::string samples =
+        d->reference_samples ? format("reference: %u samples a pixel", d->reference_samples) : "reference: hold still";
+    const char *const reference[2] = {samples.c_str(), "reference"};
     const char *const precision[2] = {precision_text(d->precision_used), precision_short(d->precision_used)};
     if (view->wipe == DEMO_WIPE_NOISY)
         upper_labels(list, unit, p, noisy, filtered);
+    else if (view->wipe == DEMO_WIPE_REFERENCE)
+        upper_labels(list, unit, p, reference, filtered);
     else if (view->wipe == DEMO_WIPE_EXACT)
         upper_labels(list, unit, p, exact, precision);
     else
@@ -458,11 +529,14 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         chip(list, unit, p->x + inset, bottom - 28 * unit, false, left.c_str());
         used = chip_width(unit, left.c_str()) + inset;
     }
-    const char *const hints[] = {view->wipe == DEMO_WIPE_NONE ? "L: next rung   H: help"
+    const char *const hints[] = {d->has_denoiser && view->wipe != DEMO_WIPE_NONE
+                                     ? "mouse: move the line   N: other way   R: reference   H: help"
+                                     : "",
+                                 view->wipe == DEMO_WIPE_NONE ? "L: next rung   H: help"
                                                               : "mouse: move the line   L: next rung   H: help",
                                  "L: next rung   H: help", "H: help"};
     for (const char *hint : hints)
-        if (chip_width(unit, hint) <= room - used) {
+        if (hint[0] && chip_width(unit, hint) <= room - used) {
             chip(list, unit, p->x + p->width - inset, bottom - 28 * unit, true, hint);
             break;
         }
@@ -470,12 +544,14 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
 
 void help(ImDrawList *list, float unit, float width, float height)
 {
-    static const char *const lines[][2] = {{"1  2  3", "precision: automatic, 16-bit, 8-bit"},
-                                           {"K  Q  V", "smoothing of keys, queries, values on or off"},
+    static const char *const lines[][2] = {{"N", "trained network, or the filter without training"},
                                            {"A", "wipe: input against result, on or off"},
-                                           {"B", "wipe: exact against quantised, on or off"},
+                                           {"R", "hold still: wipe against many samples, on or off"},
                                            {"mouse, left, right", "move the wipe"},
-                                           {"E", "map of the error against exact, on or off"},
+                                           {"1  2  3", "filter's precision: automatic, 16-bit, 8-bit"},
+                                           {"K  Q  V", "filter: smooth keys, queries, values, or not"},
+                                           {"B", "filter, wipe: exact against quantised, on or off"},
+                                           {"E", "filter: map of its error, on or off"},
                                            {"L", "one rung down, from the lowest to the best"},
                                            {"space", "pause"},
                                            {"P or F12", "screenshot: a PNG, and says where"},
@@ -693,7 +769,7 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
     if (view->error_map && error_map->width <= 0)
         *error_map = map_inset(front, unit, picture);
     if (view->help) {
-        const float fits = std::fmin(w / 600, h / 420);
+        const float fits = std::fmin(w / 600, h / 450);
         help(front, unit < fits ? unit : fits, w, h);
     }
     ImGui::Render();

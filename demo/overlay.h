@@ -7,6 +7,7 @@
 
 #include "demo/frame.h"
 #include "demo/metrics.h"
+#include "demo/output.h"
 #include "demo/window.h"
 
 #ifdef __cplusplus
@@ -15,10 +16,12 @@ extern "C" {
 
 enum { DEMO_HISTORY = 120 };
 
-typedef enum demo_wipe { DEMO_WIPE_NONE, DEMO_WIPE_NOISY, DEMO_WIPE_EXACT } demo_wipe;
+/* What is left of the line: nothing, the input, the exact result, or the frame with many samples. */
+typedef enum demo_wipe { DEMO_WIPE_NONE, DEMO_WIPE_NOISY, DEMO_WIPE_EXACT, DEMO_WIPE_REFERENCE } demo_wipe;
 
 /* What the keys change. */
 typedef struct demo_view {
+    uint32_t effect;    /* demo_effect */
     uint32_t precision; /* tandem_precision */
     uint32_t smooth;    /* tandem_smooth bits, without NONE and DEFAULT */
     demo_wipe wipe;
@@ -29,6 +32,11 @@ typedef struct demo_view {
 
 typedef struct demo_overlay_data {
     const tandem_info *info;
+    uint32_t effect;     /* demo_effect, of the picture */
+    bool has_denoiser;   /* so that there is another one */
+    const char *model;   /* the network's file */
+    uint32_t in_history; /* frames that the network has seen since the last cut */
+    demo_quality quality;
     const char *vulkan_device, *scene, *notice; /* notice: NULL, or what matters just now */
     bool warns;                                 /* the notice is of something that went wrong */
     uint32_t width, height, in_flight;
@@ -42,7 +50,7 @@ typedef struct demo_overlay_data {
     uint64_t frame_index;
     bool denoised, has_exact;
     double noisy_db, box_db, result_db; /* 0: not known */
-    uint32_t reference_samples;
+    uint32_t reference_samples; /* 0: there is no reference yet */
 } demo_overlay_data;
 
 typedef struct demo_rect {

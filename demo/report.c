@@ -100,6 +100,17 @@ static json_t *stays(const demo_report *r)
     return list;
 }
 
+/* What each way comes to, on the same frames. */
+static json_t *quality(const demo_report *r)
+{
+    const demo_quality *q = &r->quality;
+    const bool network = r->effect == DEMO_EFFECT_DENOISE;
+    const double none = (double)NAN;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "input_db", number(r->noisy_db), "box_db", number(r->box_db), "filter_db",
+                     number(q->filter_db), "denoise_db", number(network ? r->result_db : none), "denoise_single_db",
+                     number(r->model ? q->single_db : none));
+}
+
 bool demo_report_write(const char *path, const demo_report *r)
 {
     json_t *stages = json_object();
@@ -114,6 +125,11 @@ bool demo_report_write(const char *path, const demo_report *r)
         number(demo_accuracy_cos(&r->accuracy)), "rel_l1", number(demo_accuracy_rel_l1(&r->accuracy)), "rmse",
         number(demo_accuracy_rmse(&r->accuracy)), "psnr", "noisy_db", number(r->noisy_db), "box_db", number(r->box_db),
         "result_db", number(r->result_db), "seams", "ratio", number(r->seams_ratio));
+    json_object_set_new(root, "effect", json_string(demo_effects[r->effect]));
+    json_object_set_new(root, "model", r->model ? json_string(r->model) : json_null());
+    json_object_set_new(root, "quality", quality(r));
+    if (r->effect == DEMO_EFFECT_DENOISE) /* is of attention */
+        json_object_del(root, "accuracy");
     if (r->stay_count)
         json_object_set_new(root, "ladder", stays(r));
     const bool ok = root && !json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));

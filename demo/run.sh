@@ -13,8 +13,12 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --frames N            how many frames (headless: 60; window: until it is closed)
   --out DIR             where files go (default: out)
   --scene NAME          room, gallery (default: room)
-  --mode M              precision: auto, f16, 8b (default: auto)
-  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)
+  --effect E            what cleans the picture: denoise, a trained network that also uses the frames before, or
+                        filter, attention that nobody trained (default: denoise; filter where an option of its own
+                        is given)
+  --model F             denoise: the network's file (default: denoise.safetensors beside the program)
+  --mode M              filter: precision: auto, f16, 8b (default: auto)
+  --max-error X         filter: auto: relative L1 error of 8b above which f16 is used (default: 0.05)
   --backend B           auto, cuda, cpu (default: auto)
   --rung R              how compute meets the renderer: auto (best), inline, timeline, host, copy, cpu
   --ladder N            headless: one rung down every N frames; every frame is checked
@@ -23,10 +27,10 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --threads N           most threads that the CPU backend uses (default: all cores)
   --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)
   --samples N           headless: samples a pixel of the reference (default: 1024)
-  --dump F.safetensors  headless: write q, k, v and o of the last frame
+  --dump F.safetensors  headless, filter: write q, k, v and o of the last frame
   --trace F.json        write a trace of all frames, for ui.perfetto.dev
   --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present
-  --inject error:X      raise the relative L1 error of the output that is measured by X
+  --inject error:X      filter: raise the relative L1 error of the output that is measured by X
   --help                this
 END
 }

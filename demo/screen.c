@@ -317,9 +317,11 @@ static void draw(demo_screen *s, VkCommandBuffer commands, const demo_slot *slot
 {
     demo_engine *e = s->engine;
     const demo_view *view = s->view;
-    const demo_image *left = view->wipe == DEMO_WIPE_EXACT ? &slot->result_exact : &slot->radiance;
+    const demo_image *left = view->wipe == DEMO_WIPE_EXACT                       ? &slot->result_exact
+                             : view->wipe == DEMO_WIPE_REFERENCE && s->data->reference_samples ? s->reference
+                                                                                 : &slot->radiance;
     const VkDescriptorImageInfo images[3] = {
-        {left == &slot->radiance ? e->nearest : e->linear, left->view, VK_IMAGE_LAYOUT_GENERAL},
+        {left != &slot->result_exact ? e->nearest : e->linear, left->view, VK_IMAGE_LAYOUT_GENERAL},
         {e->linear, slot->result.view, VK_IMAGE_LAYOUT_GENERAL},
         {e->nearest, slot->result.view, VK_IMAGE_LAYOUT_GENERAL}};
     const VkWriteDescriptorSet write = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,

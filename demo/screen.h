@@ -28,6 +28,7 @@ typedef struct demo_screen {
     /* What is drawn. */
     const demo_view *view;
     const demo_overlay_data *data;
+    const demo_image *reference; /* for its wipe; NULL: there is none */
     double delta_seconds;
     demo_rect picture, error_map;
 } demo_screen;

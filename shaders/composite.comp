@@ -1,4 +1,4 @@
-// Filtered light times albedo, plus what shines; and how far the quantised result is from the exact one.
+// Filtered light times albedo, plus what shines, or the network's picture; and how far the quantised result is from the exact one.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 450
@@ -16,7 +16,7 @@ layout(set = 0, binding = 5, rgba16f) uniform writeonly image2D result_exact_ima
 
 layout(push_constant) uniform push_block {
     uvec2 size;
-    uint has_filtered, has_exact; // 0: that image holds nothing of this frame
+    uint has_filtered, has_exact; // 0: that image holds nothing of this frame; 2: it is the picture, with its albedo
 } push;
 
 vec3 compose(ivec2 at, vec3 light)
@@ -31,8 +31,10 @@ void main()
     if (any(greaterThanEqual(at, ivec2(push.size))))
         return;
     vec3 result = imageLoad(radiance_image, at).rgb;
-    if (push.has_filtered != 0u)
-        result = compose(at, imageLoad(filtered_image, at).rgb);
+    if (push.has_filtered != 0u) {
+        vec3 filtered = imageLoad(filtered_image, at).rgb;
+        result = push.has_filtered == 2u ? filtered : compose(at, filtered);
+    }
     vec3 exact = push.has_exact != 0u ? compose(at, imageLoad(exact_image, at).rgb) : result;
     vec3 error = abs(result / (1.0 + result) - exact / (1.0 + exact));
     imageStore(result_image, at, vec4(result, dot(error, vec3(1.0 / 3.0))));

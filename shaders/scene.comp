@@ -20,7 +20,7 @@ layout(set = 0, binding = 0, std140) uniform scene_uniform { td_scene_block scen
 layout(set = 0, binding = 1, rgba32f) uniform image2D radiance_image;             // rgb: mean of all samples
 layout(set = 0, binding = 2, rgba16f) uniform writeonly image2D albedo_image;     // rgb, or the emission where w is 1
 layout(set = 0, binding = 3, rgba16f) uniform writeonly image2D normal_image;     // xyz; w: distance along the path
-layout(set = 0, binding = 4, rgba32f) uniform writeonly image2D position_image;   // xyz; w: 1 where a light is seen
+layout(set = 0, binding = 4, rgba32f) uniform writeonly image2D position_image;   // xyz; w: distance to what is hit first, be it a mirror
 
 layout(push_constant) uniform push_block { td_scene_push push; };
 
@@ -215,40 +215,56 @@ vec3 cosine_direction(vec3 normal)
     return normalize(r * cos(phi) * tangent + r * sin(phi) * other + sqrt(1.0 - z) * normal);
 }
 
+// What a ray sees, mirrors looked through.
+struct seen {
+    hit_info hit;
+    vec3 origin, direction, tint;
+    float path, nearest; // to the hit; to what is hit first, be it a mirror
+};
+
+seen look(vec3 origin, vec3 direction)
+{
+    seen s;
+    s.origin = origin;
+    s.direction = direction;
+    s.tint = vec3(1.0);
+    s.hit = trace(s.origin, s.direction);
+    s.path = s.nearest = s.hit.distance;
+    for (int i = 0; i < 3 && s.hit.light < 0 && is_mirror(s.hit); i++) {
+        s.tint *= surface_color(s.hit);
+        s.origin += s.hit.distance * s.direction + EPSILON * s.hit.normal;
+        s.direction = reflect(s.direction, s.hit.normal);
+        s.hit = trace(s.origin, s.direction);
+        s.path += s.hit.distance;
+    }
+    return s;
+}
+
 void main()
 {
     uvec2 pixel = gl_GlobalInvocationID.xy;
     if (pixel.x >= push.size.x || pixel.y >= push.size.y)
         return;
-    vec2 ndc = (vec2(pixel) + 0.5) / vec2(push.size.xy) * 2.0 - 1.0;
-    vec3 eye_direction = normalize(push.forward.xyz + ndc.x * push.right.xyz - ndc.y * push.up.xyz);
-
-    // What the camera sees, mirrors looked through.
-    vec3 origin = push.eye.xyz, direction = eye_direction, tint = vec3(1.0);
-    float path = 0.0;
-    hit_info first = trace(origin, direction);
-    path += first.distance;
-    for (int i = 0; i < 3 && first.light < 0 && is_mirror(first); i++) {
-        tint *= surface_color(first);
-        origin += first.distance * direction + EPSILON * first.normal;
-        direction = reflect(direction, first.normal);
-        first = trace(origin, direction);
-        path += first.distance;
-    }
-    bool emits = first.light >= 0;
-    vec3 emission = emits ? tint * scene.lights[max(first.light, 0)].emission.rgb : vec3(0.0);
-    vec3 albedo = emits ? vec3(0.0) : is_mirror(first) ? vec3(0.0) : tint * surface_color(first);
-    vec3 first_point = origin + first.distance * direction;
-
-    vec3 sum = vec3(0.0);
+    seen first;
+    vec3 sum = vec3(0.0), eye_direction, albedo, emission;
+    bool emits;
     for (uint s = 0u; s < push.size.z; s++) {
         uint stream = mix_bits(push.size.w + s + mix_bits(push.random.x + mix_bits(push.random.y)));
         random_state = mix_bits(pixel.x + mix_bits(pixel.y + stream));
-        vec3 through = albedo, radiance = vec3(0.0);
-        hit_info hit = first;
-        vec3 p = first_point;
-        vec3 way = direction;
-        bool alive = !emits && !is_mirror(first);
+        if (s == 0u || push.random.w != 0u) {
+            vec2 place = push.random.w != 0u ? vec2(random01(), random01()) : vec2(0.5);
+            vec2 ndc = (vec2(pixel) + place) / vec2(push.size.xy) * 2.0 - 1.0;
+            eye_direction = normalize(push.forward.xyz + ndc.x * push.right.xyz - ndc.y * push.up.xyz);
+            first = look(push.eye.xyz, eye_direction);
+            emits = first.hit.light >= 0;
+            emission = emits ? first.tint * scene.lights[max(first.hit.light, 0)].emission.rgb : vec3(0.0);
+            albedo = emits || is_mirror(first.hit) ? vec3(0.0) : first.tint * surface_color(first.hit);
+        }
+        vec3 through = albedo, radiance = emission;
+        hit_info hit = first.hit;
+        vec3 p = first.origin + hit.distance * first.direction;
+        vec3 way = first.direction;
+        bool alive = !emits && !is_mirror(hit);
         for (uint bounce = 0u; alive; bounce++) {
             if (is_mirror(hit)) {
                 way = reflect(way, hit.normal);
@@ -268,7 +284,7 @@ void main()
         sum += radiance;
     }
     ivec2 at = ivec2(pixel);
-    vec3 mean = sum / float(push.size.z) + emission;
+    vec3 mean = sum / float(push.size.z);
     if (push.size.w > 0u) {
         float there = float(push.size.w), added = float(push.size.z);
         mean = (imageLoad(radiance_image, at).rgb * there + mean * added) / (there + added);
@@ -276,7 +292,7 @@ void main()
     imageStore(radiance_image, at, vec4(mean, 1.0));
     if (push.size.w == 0u) {
         imageStore(albedo_image, at, vec4(emits ? emission : albedo, emits ? 1.0 : 0.0));
-        imageStore(normal_image, at, vec4(first.normal, path));
-        imageStore(position_image, at, vec4(push.eye.xyz + path * eye_direction, emits ? 1.0 : 0.0));
+        imageStore(normal_image, at, vec4(first.hit.normal, first.path));
+        imageStore(position_image, at, vec4(push.eye.xyz + first.path * eye_direction, first.nearest));
     }
 }

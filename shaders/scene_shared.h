@@ -68,7 +68,7 @@ struct td_scene_push {
     TD_VEC4(up);
     TD_VEC4(forward);
     TD_UVEC4(size);   /* x: width, y: height, z: samples in this dispatch, w: samples that are there already */
-    TD_UVEC4(random); /* x: seed, y: stream, z: bounces */
+    TD_UVEC4(random); /* x: seed, y: stream, z: bounces, w: 1: rays anywhere in their pixel, 0: through its middle */
 };
 
 #endif

@@ -30,7 +30,8 @@ except ImportError:
 folder = tempfile.mkdtemp(prefix="tandem-demo-")
 failures = []
 STAGES = ["render", "pack", "hand-over (to)", "attention", "hand-over (back)", "unpack", "present"]
-SMALL = ["--headless", "--width", "160", "--height", "90", "--samples", "16"]
+NETWORK = ["--headless", "--width", "160", "--height", "90", "--samples", "16"]
+SMALL = NETWORK + ["--effect", "filter"]
 
 
 def check(condition, text):
@@ -39,7 +40,7 @@ def check(condition, text):
         failures.append(text)
 
 
-def run(arguments, environment=None, seconds=240):
+def run(arguments, environment=None, seconds=240, program=program):
     env = dict(os.environ)
     env.update(environment or {})
     env = {k: v for k, v in env.items() if v is not None}
@@ -111,7 +112,7 @@ def check_files():
                        base=["--headless"])
     check(list(r) == ["backend", "rung", "rung_reason", "device", "frames", "width", "height", "precision", "frame",
                       "stages",
-                      "accuracy", "psnr", "seams"], "the report has the members that it should have")
+                      "accuracy", "psnr", "seams", "effect", "model", "quality"], "the report has the members that it should have")
     check(r["backend"] in ("cuda", "cpu") and r["rung"] in ("inline", "timeline", "host", "copy", "cpu"),
           "backend and rung")
     check(r["rung"] == "inline" or r["rung_reason"], "the report says why the rung is not higher")
@@ -156,6 +157,83 @@ def check_files():
               f"frame {number}: stages follow each other and sum to the frame")
     lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     check(len(lanes) == 3, "the trace names its lanes")
+
+
+def check_network():
+    """What the demo does when nothing is asked of it: the trained network, with its history."""
+    out, r, errors = report("network", "--frames", "9", "--samples", "256", base=NETWORK)
+    q = r["quality"]
+    print(f"      {q}")
+    check(r["effect"] == "denoise" and r["model"].endswith("denoise.safetensors") and "accuracy" not in r and not errors,
+          "the trained network is the default")
+    check(q["denoise_db"] == r["psnr"]["result_db"] and q["input_db"] == r["psnr"]["noisy_db"], "quality says the same")
+    check(q["denoise_db"] >= q["input_db"] + 5, "the network: at least 5 dB above the input")
+    check(q["denoise_db"] >= q["denoise_single_db"], "the frames before help")
+    check(q["filter_db"] > q["input_db"] + 2, "the filter is measured on the same frames")
+    for name in ("first.png", "last.png", "reference.png"):
+        size, values = png_size(os.path.join(out, name))
+        check(size == (160, 90) and values > 64, f"{name} is a picture of a frame")
+    _, filtered, _ = report("filtered", "--frames", "2", "--samples", "256")
+    check(filtered["effect"] == "filter" and filtered["quality"]["denoise_db"] is None and
+          filtered["quality"]["denoise_single_db"] > filtered["quality"]["input_db"] + 5, "a run of the filter measures the network")
+    for width, height in ((33, 57), (200, 64)):
+        _, other, _ = report(f"network-{width}", "--frames", "2", "--width", str(width), "--height", str(height), base=NETWORK)
+        check(other["quality"]["denoise_db"] > other["quality"]["input_db"] + 3, f"{width}x{height}")
+
+
+def check_network_ladder():
+    """Down the ladder with two frames under way: every pixel of each is what one session on the CPU makes of all frames."""
+    _, r, errors = report("network-ladder", "--frames", "17", "--ladder", "4", "--in-flight", "2", "--width", "97", "--height", "66",
+                          base=NETWORK, environment={"TANDEM_DEMO_VALIDATE": "1"})
+    stays = r["ladder"]
+    print("      " + ", ".join(f"{s['rung']} {s['ms']['frame']['p50_ms']:.1f} ms, {s['worst_rel_l1']:.6f}" for s in stays))
+    check([s["frames"] for s in stays] == [4, 4, 4, 4, 1] and all(s["not_filtered"] == 0 for s in stays), "a step every four frames")
+    check(all(s["worst_rel_l1"] < 0.01 for s in stays), "the network's ladder: every frame is right")
+    check({"host", "copy", "cpu"} <= {s["rung"] for s in stays} and not errors,
+          f"on the rungs that every machine has, without complaints: {errors.strip()[:200]}")
+    for rung in ("copy", "cpu"):
+        _, r, errors = report("network-" + rung, "--frames", "1", "--rung", rung, base=NETWORK)
+        check(r["rung"] == rung and not errors, f"one frame of the network, --rung {rung}: {errors.strip()[:200]}")
+
+
+def write_safetensors(path, cut=None):
+    """A file that is whole, but of no network; or the network's own, cut off."""
+    if cut:
+        with open(os.path.join(build, "denoise.safetensors"), "rb") as file:
+            data = file.read()[:cut]
+    else:
+        header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+        data = struct.pack("<Q", len(header)) + header + bytes(16)
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def check_model_files():
+    """A file that was asked for is used, or it is an error; without one that was not, the filter does it, and that is said."""
+    alone = os.path.join(folder, "alone")
+    os.mkdir(alone)
+    lone = shutil.copy(program, alone)
+    beside = os.path.join(alone, "denoise.safetensors")
+    cases = [("no file", lambda: None, "beside the program"), ("no network", lambda: write_safetensors(beside), beside),
+             ("a cut file", lambda: write_safetensors(beside, 300000), beside)]
+    for name, prepare, words in cases:
+        prepare()
+        out = os.path.join(alone, "out")
+        code, _, errors = run(NETWORK + ["--frames", "1", "--out", out], program=lone)
+        check(code == 0 and errors.count("\n") == 1 and words in errors and "filter instead" in errors, f"{name}: {errors.strip()}")
+        with open(os.path.join(out, "report.json")) as file:
+            r = json.load(file)
+        check(r["effect"] == "filter" and r["model"] is None and r["quality"]["denoise_single_db"] is None, f"{name}: the filter")
+        code, _, errors = run(NETWORK + ["--effect", "denoise", "--out", out], program=lone)
+        check(code == 1 and errors.count("\n") == 1 and words in errors, f"{name}, --effect denoise: {errors.strip()}")
+    for path in (os.path.join(folder, "none"), folder, write_safetensors(os.path.join(folder, "no")), write_safetensors(os.path.join(folder, "cut"), 9)):
+        code, _, errors = run(NETWORK + ["--model", path, "--out", folder])
+        check(code == 1 and errors.count("\n") == 1 and f"--model {path}: " in errors and errors.count(path) == 1,
+              f"--model: {errors.strip()}")
+    shutil.copy(os.path.join(build, "denoise.safetensors"), os.path.join(folder, "mine"))
+    _, r, _ = report("named", "--frames", "1", "--model", os.path.join(folder, "mine"), base=NETWORK)
+    check(r["effect"] == "denoise" and r["model"] == os.path.join(folder, "mine"), "--model takes a file of somebody's own")
 
 
 def check_errors_and_delays():
@@ -326,14 +404,28 @@ def check_window():
         while not os.path.exists(path) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(2)
+        # From the network to the filter, to the reference, and back.
+        check(press_key(number, "n", b"trained denoiser", deadline), "a window begins with the trained network")
+        check(press_key(number, "r", b"8-bit", deadline), "N shows the filter")
+        check(press_key(number, "n", b"Tandem", deadline) and press_key(number, "r", b"trained denoiser", deadline),
+              "N shows the network again, from the resting reference too")
+        time.sleep(1)
+        check(press_key(number, "p", b"trained denoiser", deadline), "R rests")
+        second = os.path.join(folder, "pictures", "screenshot-002.png")
+        while not os.path.exists(second) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(2)
     finally:
         demo.terminate()
         text, errors = demo.communicate(timeout=30 * limits.WALL)
         server.terminate()
         server.wait(timeout=30 * limits.WALL)
     check(f"saved {os.path.realpath(path)}\n" in text, f"P says where the picture went: {text.strip()} {errors.strip()[:200]}")
-    if not os.path.exists(path):
+    if not os.path.exists(path) or not os.path.exists(second):
         return
+    halves = pixels(second)[60:400, 30:810, :3]
+    check(halves.shape == (340, 780, 3) and np.abs(np.diff(halves[:, :370].astype(int), axis=1)).mean() > 0,
+          "and there is a picture of it")
     picture = pixels(path)[60:400, 30:810, :3]
     noise = np.abs(np.diff(picture.astype(int), axis=1)).mean((0, 2))
     check(picture.shape == (340, 780, 3) and noise[:370].mean() > 2 * noise[410:].mean(),
@@ -352,6 +444,9 @@ def check_command_line():
             (["--inject", "lunch:3"], ["lunch"]), (["--inject", "render"], ["--inject", "render"]),
             (["--inject", "render:-1"], ["-1"]), (["--inject", "error:nan"], ["nan"]), (["--frobnicate"],
                                                                                         ["--frobnicate"]),
+            (["--effect", "blur"], ["--effect", "blur", "filter", "denoise"]), (["--model", ""], ["--model"]),
+            (["--effect", "denoise", "--mode", "8b"], ["--mode", "--effect filter"]),
+            (["--inject", "error:0.1", "--model", "m"], ["--inject error", "--effect filter"]),
             (["--rung", "sofa"], ["--rung", "sofa", "inline", "timeline", "host", "copy", "cpu"]),
             (["--ladder", "1"], ["--ladder", "1"]),
             (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"])]:
@@ -371,6 +466,9 @@ def check_command_line():
 
 
 check_command_line()
+check_network()
+check_network_ladder()
+check_model_files()
 check_files()
 check_errors_and_delays()
 check_ladder()

@@ -213,6 +213,59 @@ static void test_sizes(void **state)
         }
 }
 
+static demo_overlay_data network_data(tandem_info *info, char why[96])
+{
+    demo_overlay_data d = some_data(info, why);
+    d.effect = DEMO_EFFECT_DENOISE;
+    d.has_denoiser = true;
+    d.model = "/home/somebody/tandem/build/denoise.safetensors";
+    d.in_history = 12;
+    d.precision_used = 0;
+    d.accuracy = (demo_accuracy){0};
+    return d;
+}
+
+/* The trained network says what it is and what it uses, and nothing of what it has not. */
+static void test_network(void **state)
+{
+    (void)state;
+    tandem_info info;
+    char why[96];
+    demo_overlay_data d = network_data(&info, why);
+    demo_view view = demo_first_view(TANDEM_PRECISION_AUTO);
+    view.effect = DEMO_EFFECT_DENOISE;
+    for (uint32_t i = 0; i < SIZES; i++)
+        for (uint32_t how = 0; how < 16; how++) {
+            const uint32_t w = sizes[i][0], h = sizes[i][1];
+            view.wipe = how & 2 ? DEMO_WIPE_REFERENCE : how & 4 ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY;
+            view.paused = how & 8;
+            d.result_db = how & 4 ? 36.4 : 0;
+            d.noisy_db = 25;
+            d.box_db = how & 1 ? 30.8 : 0;
+            d.quality.single_db = how & 1 ? 35.3 : 0;
+            d.reference_samples = how & 8 ? 1024 : 0;
+            d.notice = how & 1 ? "this key is the filter's, which N shows" : NULL;
+            build(&view, &d, w, h);
+            check_places(w, h);
+            assert_true(find(" ms a frame") >= 0 || is_small(i) || d.notice);
+            assert_true(find("INT8") < 0 && find("Error") < 0 && find("8-bit") < 0 && find("ttention") < 0);
+            if (!is_small(i))
+                assert_true(find("trained network") >= 0 && find("before") >= 0);
+        }
+    d.notice = NULL;
+    view.wipe = DEMO_WIPE_NOISY;
+    view.paused = false;
+    build(&view, &d, 1280, 720);
+    assert_true(find("this frame and 11 before it") >= 0 && find("denoise.safetensors") >= 0 && find("/home") < 0);
+    assert_true(find("cleaned by the trained network") >= 0 && find("N: other way") >= 0);
+    d.in_history = 1;
+    build(&view, &d, 1280, 720);
+    assert_true(find("this frame alone, so far") >= 0);
+    d.denoised = false;
+    build(&view, &d, 1280, 720);
+    assert_true(find("not cleaned") >= 0);
+}
+
 static void test_help_fits(void **state)
 {
     (void)state;
@@ -296,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_view),        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_network),
         cmocka_unit_test(test_help_fits),         cmocka_unit_test(test_plain_words),
         cmocka_unit_test(test_way_down_on_a_cpu),
     };
