@@ -261,7 +261,9 @@ fi
 # and test_daemon_gpu has kernels that do that.
 if [ "$only" = demo ] || [ "$only" = tests ]; then
     if [ -x "$build/tandem-demo" ]; then
-        step demo "$build/tandem-demo" --headless --width 960 --height 540 --frames 120 --out "$out/demo"
+        # The filter's figures are README's. What hangs once is not tried again.
+        step demo "$build/tandem-demo" --headless --width 960 --height 540 --frames 120 --out "$out/demo" &&
+            step demo-filter "$build/tandem-demo" --headless --effect filter --width 960 --height 540 --frames 120 --out "$work/filter"
         for file in overlay.png report.json; do
             [ -s "$out/demo/$file" ] || note "demo-$file" missing 0
         done
@@ -271,9 +273,11 @@ if [ "$only" = demo ] || [ "$only" = tests ]; then
             else
                 note demo-on-cuda failed 0
             fi
-            cp "$out/demo/report.json" "$work/results/"
+            cp "$out/demo/report.json" "$work/results/denoise-report.json"
         fi
-        step demo-ladder "$build/tandem-demo" --headless --frames 25 --ladder 5 --samples 16 --out "$work/ladder"
+        [ ! -s "$work/filter/report.json" ] || cp "$work/filter/report.json" "$work/results/"
+        step demo-ladder "$build/tandem-demo" --headless --frames 25 --ladder 5 --samples 16 --out "$work/ladder" &&
+            step demo-ladder-filter "$build/tandem-demo" --headless --effect filter --frames 25 --ladder 5 --samples 16 --out "$work/ladder"
         [ -z "$layers" ] ||
             TANDEM_DEMO_VALIDATE=1 step demo-validated "$build/tandem-demo" --headless --frames 20 --samples 16 --out "$work/validated"
         [ ! -s "$out/demo/overlay.png" ] || cp "$out/demo/overlay.png" "$out/overlay.png"
