@@ -59,19 +59,21 @@ static bool fill_kept(demo_pipeline *p, demo_slot *slot, float *normal, float *d
 {
     const size_t pixels = (size_t)p->options.width * p->options.height;
     struct td_scene_push camera = {0};
-    float *normals = malloc(4 * pixels * sizeof *normals), *positions = malloc(4 * pixels * sizeof *positions);
-    const bool ok = normals && positions && demo_image_read(p->engine, &slot->normal, normals) &&
-                    demo_image_read(p->engine, &slot->position, positions);
+    float *all = malloc(3 * 4 * pixels * sizeof *all);
+    float *normals = all, *positions = all ? all + 4 * pixels : NULL, *surfaces = all ? all + 8 * pixels : NULL;
+    const bool ok = all && demo_image_read(p->engine, &slot->normal, normals) &&
+                    demo_image_read(p->engine, &slot->position, positions) &&
+                    demo_image_read(p->engine, &slot->albedo, surfaces);
     demo_scene_camera(p->options.scene, slot->request.seconds, p->options.width, p->options.height, &camera);
     for (size_t i = 0; ok && i < pixels; i++) {
+        const bool shines = surfaces[4 * i + 3] > 0.5f;
         depth[i] = 0;
         for (size_t c = 0; c < 3; c++) {
-            normal[3 * i + c] = normals[4 * i + c];
-            depth[i] += (positions[4 * i + c] - camera.eye[c]) * camera.forward[c];
+            normal[3 * i + c] = shines ? 0 : normals[4 * i + c];
+            depth[i] += shines ? 0 : (positions[4 * i + c] - camera.eye[c]) * camera.forward[c];
         }
     }
-    free(normals);
-    free(positions);
+    free(all);
     return ok;
 }
 

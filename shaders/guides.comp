@@ -3,7 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Nothing in the demo's rooms moves but the camera: where a point was in the frame before follows from the two cameras. What
-// a mirror shows is taken to move as the mirror's surface does, which is nearer to the truth than where it seems to be.
+// a mirror shows is taken to move as the mirror's surface does, which is nearer to the truth than where it seems to be. Lamps
+// are given as the sky is, without normal and depth: a lamp in a ceiling would pass for the same surface, and its light would
+// trail behind its edge.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "guides_shared.h"
@@ -46,14 +48,14 @@ void main()
     vec3 now = seen_at(first, eye, push.right.xyz, push.up.xyz);
     vec3 before = seen_at(first, push.eye_before.xyz, push.right_before.xyz, push.up_before.xyz);
     bool inside = before.z > 0.0 && all(greaterThanEqual(before.xy, vec2(0.0))) && all(lessThan(before.xy, vec2(push.size.xy)));
-    vec3 reflects = surface.w > 0.5 ? vec3(0.0) : surface.rgb;
+    bool shines = surface.w > 0.5;
     uint i = pixel.y * push.size.x + pixel.x;
     for (uint c = 0u; c < 3u; c++) {
         color[3u * i + c] = radiance[c];
-        albedo[3u * i + c] = reflects[c];
-        normal[3u * i + c] = facing[c];
+        albedo[3u * i + c] = shines ? 0.0 : surface[c];
+        normal[3u * i + c] = shines ? 0.0 : facing[c];
     }
-    depth[i] = seen_at(position.xyz, eye, push.right.xyz, push.up.xyz).z;
+    depth[i] = shines ? 0.0 : seen_at(position.xyz, eye, push.right.xyz, push.up.xyz).z;
     for (uint c = 0u; c < 2u; c++)
         motion[2u * i + c] = inside ? before[c] - now[c] : 0.0;
     valid[i] = inside && push.size.z != 0u ? 1.0 : 0.0;
