@@ -189,7 +189,7 @@ static bool run_frame(place *p, uint64_t n, double *gpu_ms, double *whole_ms)
 
 static bool run_size(place *p, uint64_t frames, size_row *row, uint64_t *memory_bytes)
 {
-    double gpu, whole;
+    double gpu = 0, whole = 0;
     bool done;
 
     p->d.numbers[p->d.height_at] = row->height;
@@ -418,10 +418,13 @@ int bench_effect(int argc, char **argv)
 {
     bench *b = calloc(1, sizeof *b);
     uint64_t measured = 0;
+    char why[300] = "";
 
     if (!b)
         return tool_fail("bench effect", "out of memory");
     int status = read_arguments(argc, argv, b);
+    if (status == TOOL_OK && b->json && !tool_can_write("--json", b->json, why, sizeof why))
+        status = tool_fail("bench effect", "%s", why);
     if (status == TOOL_OK) {
         for (uint32_t r = 0; r < b->rung_count; r++)
             run_rung(b, &b->by_rung[r]);

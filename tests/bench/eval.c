@@ -516,6 +516,8 @@ int bench_eval(int argc, char **argv)
     if (!e)
         return tool_fail("eval", "out of memory");
     int status = read_arguments(argc, argv, e);
+    if (status == TOOL_OK && e->json && !tool_can_write("--json", e->json, e->why, sizeof e->why))
+        status = tool_fail("eval", "%s", e->why);
     if (status == TOOL_OK && e->sheet && !tool_picture_can_write("--sheet", e->sheet, e->why, sizeof e->why))
         status = tool_fail("eval", "%s", e->why);
     if (status == TOOL_OK && !(list_files(e) && add_rows(e) && run_clips(e)))

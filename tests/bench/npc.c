@@ -305,8 +305,11 @@ static int finish(bench *b)
 int bench_npc(int argc, char **argv)
 {
     bench b = {0};
+    char why[300] = "";
     int status = read_arguments(argc, argv, &b);
 
+    if (status == TOOL_OK && b.json && !tool_can_write("--json", b.json, why, sizeof why))
+        status = tool_fail("bench npc", "%s", why);
     if (status == TOOL_OK)
         status = open_model(&b) && make_tokens(&b) && measure(&b) ? finish(&b) : TOOL_FAILED;
     td_speaker_close(&b.speaker);

@@ -221,9 +221,10 @@ class Bench(unittest.TestCase):
             self.assertEqual(run.stderr.count("\n"), 1)
             for word in words:
                 self.assertIn(word, run.stderr)
-        for bench in ("handover", "attention", "linear", "daemon"):
+        for bench in ("handover", "attention", "linear", "daemon", "npc", "effect"):
+            more = ("--model", FOLDER / "none") if bench in ("npc", "effect") else ()
             for path in (FOLDER / "none" / "b.json", FOLDER):
-                run = tool("bench", bench, "--json", path, "--quick")
+                run = tool("bench", bench, "--json", path, "--quick", *more)
                 self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)
                 self.assertIn(f'--json "{path}"', run.stderr)
         text = tool("help", "bench").stdout
