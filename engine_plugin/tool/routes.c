@@ -109,7 +109,7 @@ static bool ok(route *l, tandem_status status, const char *what)
 
 static void open_session(route *l, bench_vk *v)
 {
-    tandem_vulkan engine = bench_vk_engine(v);
+    tandem_vulkan engine = tool_engine_vulkan(&v->engine);
     const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
                                                  .vulkan = &engine,
                                                  .frames_in_flight = 2 * ROUTE_SLOTS,
@@ -298,7 +298,7 @@ void route_unprepare(route *l, bench_vk *v)
 {
     if (!l->has_slots)
         return;
-    v->DeviceWaitIdle(v->device);
+    v->DeviceWaitIdle(v->engine.device);
     for (uint32_t i = 0; i < ROUTE_SLOTS; i++) {
         route_slot *s = &l->slots[i];
         bench_slot_free(v, &s->gpu);
@@ -695,7 +695,7 @@ static bool cuda_alone(route *l, bench_vk *v, bool counted)
     record_producer(p, v, s);
     record_turn(p, v, s, 0, TURN_OVER);
     if (!bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){0}, true) ||
-        v->WaitForFences(v->device, 1, &s->gpu.fence, VK_TRUE, WAIT_NS) != VK_SUCCESS)
+        v->WaitForFences(v->engine.device, 1, &s->gpu.fence, VK_TRUE, WAIT_NS) != VK_SUCCESS)
         return false;
     const uint64_t cpu = bench_thread_cpu_ns(), from = td_now_ns();
     if (!enqueue_plan(l, p, s, NULL, NULL))

@@ -26,44 +26,13 @@ static bool say(char *why, size_t why_bytes, VkResult result, const char *what)
     return result == VK_SUCCESS;
 }
 
-static void lock_queue(void *user)
-{
-    pthread_mutex_lock(&((bench_vk *)user)->queue_lock);
-}
-
-static void unlock_queue(void *user)
-{
-    pthread_mutex_unlock(&((bench_vk *)user)->queue_lock);
-}
-
-tandem_vulkan bench_vk_engine(bench_vk *v)
-{
-    return TANDEM_INIT(tandem_vulkan,
-                       .api_version = VK_API_VERSION_1_2,
-                       .get_instance_proc_addr = v->get,
-                       .instance = v->instance,
-                       .physical_device = v->physical,
-                       .device = v->device,
-                       .queue_family = v->family,
-                       .enabled_extension_count = v->enabled.extension_count,
-                       .enabled_extensions = v->enabled.extensions,
-                       .enabled_features = &v->enabled.features,
-                       .queue = v->queue,
-                       .lock_queue = lock_queue,
-                       .unlock_queue = unlock_queue,
-                       .user = v);
-}
-
 static bool make_instance(bench_vk *v, char *why, size_t why_bytes)
 {
-    VkDebugUtilsMessengerEXT nobody;
-    if (!setup_loader(&v->library, &v->get, why, why_bytes))
-        return false;
-    const setup_instance_desc desc = {.get = v->get, .application = "tandem bench", .api_version = VK_API_VERSION_1_2};
-    if (setup_instance(&desc, &v->instance, &nobody, why, why_bytes) != VK_SUCCESS)
+    const setup_need need = {.api_version = VK_API_VERSION_1_2, .stamps = true};
+    if (!tool_engine_begin(&v->engine, "tandem bench", &need, why, why_bytes))
         return false;
 #define LOAD(name)                                                    \
-    v->name = (PFN_vk##name)v->get(v->instance, "vk" #name);           \
+    v->name = (PFN_vk##name)v->engine.get(v->engine.instance, "vk" #name);           \
     if (!v->name) {                                                    \
         td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no vk" #name); \
         return false;                                                  \
@@ -73,28 +42,24 @@ static bool make_instance(bench_vk *v, char *why, size_t why_bytes)
     return true;
 }
 
-static bool pick_device(bench_vk *v, char *why, size_t why_bytes)
+static void ask_device(bench_vk *v)
 {
-    const setup_need need = {.api_version = VK_API_VERSION_1_2, .stamps = true};
-    if (!setup_pick(v->get, v->instance, &need, &v->physical, &v->family, why, why_bytes))
-        return false;
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                               .pNext = &driver};
-    v->GetPhysicalDeviceProperties2(v->physical, &properties);
+    v->GetPhysicalDeviceProperties2(v->engine.physical, &properties);
     v->properties = properties.properties;
     snprintf(v->driver, sizeof v->driver, "%s %s", driver.driverName, driver.driverInfo);
-    v->GetPhysicalDeviceMemoryProperties(v->physical, &v->memory);
-    return true;
+    v->GetPhysicalDeviceMemoryProperties(v->engine.physical, &v->memory);
 }
 
 static bool has_extension(bench_vk *v, const char *name)
 {
     uint32_t count = 0;
     bool found = false;
-    v->EnumerateDeviceExtensionProperties(v->physical, NULL, &count, NULL);
+    v->EnumerateDeviceExtensionProperties(v->engine.physical, NULL, &count, NULL);
     VkExtensionProperties *list = calloc(count + 1, sizeof *list);
-    if (list && v->EnumerateDeviceExtensionProperties(v->physical, NULL, &count, list) >= 0)
+    if (list && v->EnumerateDeviceExtensionProperties(v->engine.physical, NULL, &count, list) >= 0)
         for (uint32_t i = 0; i < count; i++)
             found = found || !strcmp(list[i].extensionName, name);
     free(list);
@@ -103,29 +68,22 @@ static bool has_extension(bench_vk *v, const char *name)
 
 static bool make_device(bench_vk *v, char *why, size_t why_bytes)
 {
-    char lacks[200];
-    if (!integrate_enable(&v->enabled, v->get, v->instance, v->physical, lacks, sizeof lacks)) {
-        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s: %s", v->properties.deviceName, lacks);
-        return false;
-    }
     VkPhysicalDeviceShaderClockFeaturesKHR clock = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR};
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &clock};
     const bool clocks = has_extension(v, VK_KHR_SHADER_CLOCK_EXTENSION_NAME);
     if (clocks)
-        v->GetPhysicalDeviceFeatures2(v->physical, &features);
+        v->GetPhysicalDeviceFeatures2(v->engine.physical, &features);
     /* A shader's clock is that of the timestamps where there is a GPU; software says nothing about it. */
     v->shader_clock = clocks && clock.shaderDeviceClock && v->properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU &&
                       v->properties.vendorID == 0x10de &&
-                      integrate_enable_extension(&v->enabled, VK_KHR_SHADER_CLOCK_EXTENSION_NAME) &&
-                      integrate_enable_feature(&v->enabled, clock.sType,
+                      integrate_enable_extension(&v->engine.enabled, VK_KHR_SHADER_CLOCK_EXTENSION_NAME) &&
+                      integrate_enable_feature(&v->engine.enabled, clock.sType,
                                                offsetof(VkPhysicalDeviceShaderClockFeaturesKHR, shaderDeviceClock));
-    if (!say(why, why_bytes,
-             setup_device(v->get, v->instance, v->physical, v->family, &v->enabled, &v->device, &v->queue),
-             "vkCreateDevice"))
+    if (!tool_engine_make(&v->engine, why, why_bytes))
         return false;
 #define LOAD(name)                                                            \
-    v->name = (PFN_vk##name)v->GetDeviceProcAddr(v->device, "vk" #name);       \
+    v->name = (PFN_vk##name)v->GetDeviceProcAddr(v->engine.device, "vk" #name);       \
     if (!v->name) {                                                            \
         td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no vk" #name);      \
         return false;                                                          \
@@ -156,11 +114,11 @@ static bool make_pipelines(bench_vk *v, char *why, size_t why_bytes)
                                            .codeSize = v->shader_clock ? sizeof clock_words : sizeof plain_words,
                                            .pCode = v->shader_clock ? clock_words : plain_words};
     VkShaderModule module = VK_NULL_HANDLE;
-    bool ok = say(why, why_bytes, v->CreateDescriptorSetLayout(v->device, &set, NULL, &v->set_layout),
+    bool ok = say(why, why_bytes, v->CreateDescriptorSetLayout(v->engine.device, &set, NULL, &v->set_layout),
                   "vkCreateDescriptorSetLayout") &&
-              say(why, why_bytes, v->CreatePipelineLayout(v->device, &layout, NULL, &v->layout),
+              say(why, why_bytes, v->CreatePipelineLayout(v->engine.device, &layout, NULL, &v->layout),
                   "vkCreatePipelineLayout") &&
-              say(why, why_bytes, v->CreateShaderModule(v->device, &code, NULL, &module), "vkCreateShaderModule");
+              say(why, why_bytes, v->CreateShaderModule(v->engine.device, &code, NULL, &module), "vkCreateShaderModule");
     for (uint32_t mode = 0; mode < TD_BENCH_MODES && ok; mode++) {
         const VkSpecializationMapEntry entry = {0, 0, sizeof mode};
         const VkSpecializationInfo special = {1, &entry, sizeof mode, &mode};
@@ -172,39 +130,38 @@ static bool make_pipelines(bench_vk *v, char *why, size_t why_bytes)
         const VkComputePipelineCreateInfo info = {
             .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, .stage = stage, .layout = v->layout};
         ok = say(why, why_bytes,
-                 v->CreateComputePipelines(v->device, VK_NULL_HANDLE, 1, &info, NULL, &v->pipelines[mode]),
+                 v->CreateComputePipelines(v->engine.device, VK_NULL_HANDLE, 1, &info, NULL, &v->pipelines[mode]),
                  "vkCreateComputePipelines");
     }
     if (module)
-        v->DestroyShaderModule(v->device, module, NULL);
+        v->DestroyShaderModule(v->engine.device, module, NULL);
     return ok;
 }
 
 bool bench_vk_open(bench_vk *v, char *why, size_t why_bytes)
 {
     const td_log quiet = {0};
-    pthread_mutex_init(&v->queue_lock, NULL);
-    if (!make_instance(v, why, why_bytes) || !pick_device(v, why, why_bytes) || !make_device(v, why, why_bytes))
+    if (!make_instance(v, why, why_bytes))
         return false;
-    const tandem_vulkan engine = bench_vk_engine(v);
+    ask_device(v);
+    if (!make_device(v, why, why_bytes))
+        return false;
+    const tandem_vulkan engine = tool_engine_vulkan(&v->engine);
     const td_vk_desc desc = td_device_vulkan(&engine);
     return td_vk_open(&desc, &quiet, &v->vk, why, why_bytes) == TANDEM_OK && make_pipelines(v, why, why_bytes);
 }
 
 void bench_vk_close(bench_vk *v)
 {
-    if (v->device && v->DestroyDevice) {
-        v->DeviceWaitIdle(v->device);
+    if (v->vk) {
+        v->DeviceWaitIdle(v->engine.device);
         for (int i = 0; i < TD_BENCH_MODES; i++)
-            v->DestroyPipeline(v->device, v->pipelines[i], NULL);
-        v->DestroyPipelineLayout(v->device, v->layout, NULL);
-        v->DestroyDescriptorSetLayout(v->device, v->set_layout, NULL);
+            v->DestroyPipeline(v->engine.device, v->pipelines[i], NULL);
+        v->DestroyPipelineLayout(v->engine.device, v->layout, NULL);
+        v->DestroyDescriptorSetLayout(v->engine.device, v->set_layout, NULL);
         td_vk_close(&v->vk);
-        v->DestroyDevice(v->device, NULL);
     }
-    setup_instance_destroy(v->get, v->instance, VK_NULL_HANDLE);
-    td_library_close(&v->library);
-    pthread_mutex_destroy(&v->queue_lock);
+    tool_engine_close(&v->engine);
 }
 
 bool bench_buffer_make(bench_vk *v, uint64_t bytes, bool host, bench_buffer *out, char *why, size_t why_bytes)
@@ -220,9 +177,9 @@ bool bench_buffer_make(bench_vk *v, uint64_t bytes, bool host, bench_buffer *out
     VkMemoryRequirements needs;
     uint32_t type = 0;
     out->bytes = bytes;
-    if (!say(why, why_bytes, v->CreateBuffer(v->device, &info, NULL, &out->buffer), "vkCreateBuffer"))
+    if (!say(why, why_bytes, v->CreateBuffer(v->engine.device, &info, NULL, &out->buffer), "vkCreateBuffer"))
         return false;
-    v->GetBufferMemoryRequirements(v->device, out->buffer, &needs);
+    v->GetBufferMemoryRequirements(v->engine.device, out->buffer, &needs);
     while (type < v->memory.memoryTypeCount && (!(needs.memoryTypeBits >> type & 1) ||
                                                 (v->memory.memoryTypes[type].propertyFlags & wanted) != wanted))
         type++;
@@ -231,24 +188,24 @@ bool bench_buffer_make(bench_vk *v, uint64_t bytes, bool host, bench_buffer *out
                                            .memoryTypeIndex = type};
     return say(why, why_bytes,
                type == v->memory.memoryTypeCount ? VK_ERROR_FEATURE_NOT_PRESENT
-                                                 : v->AllocateMemory(v->device, &allocate, NULL, &out->memory),
+                                                 : v->AllocateMemory(v->engine.device, &allocate, NULL, &out->memory),
                "vkAllocateMemory") &&
-           say(why, why_bytes, v->BindBufferMemory(v->device, out->buffer, out->memory, 0), "vkBindBufferMemory") &&
-           (!host || say(why, why_bytes, v->MapMemory(v->device, out->memory, 0, VK_WHOLE_SIZE, 0, &out->host),
+           say(why, why_bytes, v->BindBufferMemory(v->engine.device, out->buffer, out->memory, 0), "vkBindBufferMemory") &&
+           (!host || say(why, why_bytes, v->MapMemory(v->engine.device, out->memory, 0, VK_WHOLE_SIZE, 0, &out->host),
                          "vkMapMemory"));
 }
 
 void bench_buffer_free(bench_vk *v, bench_buffer *b)
 {
-    v->DestroyBuffer(v->device, b->buffer, NULL);
-    v->FreeMemory(v->device, b->memory, NULL);
+    v->DestroyBuffer(v->engine.device, b->buffer, NULL);
+    v->FreeMemory(v->engine.device, b->memory, NULL);
     *b = (bench_buffer){0};
 }
 
 bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char *why, size_t why_bytes)
 {
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                          .queueFamilyIndex = v->family};
+                                          .queueFamilyIndex = v->engine.family};
     const VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                            .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                            .queryCount = BENCH_STAMPS};
@@ -261,19 +218,19 @@ bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char
     s->in = in;
     s->out = out;
     for (int i = 0; i < BENCH_COMMANDS; i++) {
-        if (!say(why, why_bytes, v->CreateCommandPool(v->device, &pool, NULL, &s->pools[i]), "vkCreateCommandPool"))
+        if (!say(why, why_bytes, v->CreateCommandPool(v->engine.device, &pool, NULL, &s->pools[i]), "vkCreateCommandPool"))
             return false;
         const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                                       .commandPool = s->pools[i],
                                                       .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                                       .commandBufferCount = 1};
-        if (!say(why, why_bytes, v->AllocateCommandBuffers(v->device, &commands, &s->commands[i]),
+        if (!say(why, why_bytes, v->AllocateCommandBuffers(v->engine.device, &commands, &s->commands[i]),
                  "vkAllocateCommandBuffers"))
             return false;
     }
-    if (!say(why, why_bytes, v->CreateQueryPool(v->device, &queries, NULL, &s->queries), "vkCreateQueryPool") ||
-        !say(why, why_bytes, v->CreateFence(v->device, &fence, NULL, &s->fence), "vkCreateFence") ||
-        !say(why, why_bytes, v->CreateDescriptorPool(v->device, &descriptors, NULL, &s->descriptors),
+    if (!say(why, why_bytes, v->CreateQueryPool(v->engine.device, &queries, NULL, &s->queries), "vkCreateQueryPool") ||
+        !say(why, why_bytes, v->CreateFence(v->engine.device, &fence, NULL, &s->fence), "vkCreateFence") ||
+        !say(why, why_bytes, v->CreateDescriptorPool(v->engine.device, &descriptors, NULL, &s->descriptors),
              "vkCreateDescriptorPool") ||
         !bench_buffer_make(v, sizeof(bench_result), true, &s->result, why, why_bytes))
         return false;
@@ -281,7 +238,7 @@ bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char
                                                   .descriptorPool = s->descriptors,
                                                   .descriptorSetCount = 1,
                                                   .pSetLayouts = &v->set_layout};
-    if (!say(why, why_bytes, v->AllocateDescriptorSets(v->device, &allocate, &s->set), "vkAllocateDescriptorSets"))
+    if (!say(why, why_bytes, v->AllocateDescriptorSets(v->engine.device, &allocate, &s->set), "vkAllocateDescriptorSets"))
         return false;
     const VkDescriptorBufferInfo buffers[3] = {
         {in, 0, VK_WHOLE_SIZE}, {out, 0, VK_WHOLE_SIZE}, {s->result.buffer, 0, VK_WHOLE_SIZE}};
@@ -290,18 +247,18 @@ bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char
                                         .descriptorCount = 3,
                                         .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
                                         .pBufferInfo = buffers};
-    v->UpdateDescriptorSets(v->device, 1, &write, 0, NULL);
+    v->UpdateDescriptorSets(v->engine.device, 1, &write, 0, NULL);
     return true;
 }
 
 void bench_slot_free(bench_vk *v, bench_slot *s)
 {
     bench_buffer_free(v, &s->result);
-    v->DestroyDescriptorPool(v->device, s->descriptors, NULL);
-    v->DestroyFence(v->device, s->fence, NULL);
-    v->DestroyQueryPool(v->device, s->queries, NULL);
+    v->DestroyDescriptorPool(v->engine.device, s->descriptors, NULL);
+    v->DestroyFence(v->engine.device, s->fence, NULL);
+    v->DestroyQueryPool(v->engine.device, s->queries, NULL);
     for (int i = 0; i < BENCH_COMMANDS; i++)
-        v->DestroyCommandPool(v->device, s->pools[i], NULL);
+        v->DestroyCommandPool(v->engine.device, s->pools[i], NULL);
     *s = (bench_slot){0};
 }
 
@@ -309,7 +266,7 @@ bool bench_begin(bench_vk *v, bench_slot *s, uint32_t which)
 {
     const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                             .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-    if (v->ResetCommandPool(v->device, s->pools[which], 0) != VK_SUCCESS ||
+    if (v->ResetCommandPool(v->engine.device, s->pools[which], 0) != VK_SUCCESS ||
         v->BeginCommandBuffer(s->commands[which], &begin) != VK_SUCCESS)
         return false;
     s->stamp_count = which ? s->stamp_count : 0;
@@ -361,19 +318,19 @@ bool bench_submit(bench_vk *v, bench_slot *s, uint32_t which, bench_signal wait,
                                  .signalSemaphoreCount = signal.semaphore ? 1 : 0,
                                  .pSignalSemaphores = &signal.semaphore};
     if (v->EndCommandBuffer(s->commands[which]) != VK_SUCCESS ||
-        (fence && v->ResetFences(v->device, 1, &s->fence) != VK_SUCCESS))
+        (fence && v->ResetFences(v->engine.device, 1, &s->fence) != VK_SUCCESS))
         return false;
-    lock_queue(v);
-    const VkResult result = v->QueueSubmit(v->queue, 1, &submit, fence ? s->fence : VK_NULL_HANDLE);
-    unlock_queue(v);
+    pthread_mutex_lock(&v->engine.queue_lock);
+    const VkResult result = v->QueueSubmit(v->engine.queue, 1, &submit, fence ? s->fence : VK_NULL_HANDLE);
+    pthread_mutex_unlock(&v->engine.queue_lock);
     return result == VK_SUCCESS;
 }
 
 bool bench_finish(bench_vk *v, bench_slot *s, uint64_t stamps[BENCH_STAMPS])
 {
-    if (v->WaitForFences(v->device, 1, &s->fence, VK_TRUE, WAIT_NS) != VK_SUCCESS ||
+    if (v->WaitForFences(v->engine.device, 1, &s->fence, VK_TRUE, WAIT_NS) != VK_SUCCESS ||
         (s->stamp_count &&
-         v->GetQueryPoolResults(v->device, s->queries, 0, s->stamp_count, s->stamp_count * sizeof *stamps, stamps,
+         v->GetQueryPoolResults(v->engine.device, s->queries, 0, s->stamp_count, s->stamp_count * sizeof *stamps, stamps,
                                 sizeof *stamps, VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS))
         return false;
     /* Not by doubles: a tick of 1 ns since 1970 has more than 53 bits. */

@@ -1,24 +1,19 @@
 /* A Vulkan engine without pictures, for `tandem bench handover`: writes a payload, has it transformed, checks it.
  *
  * SPDX-License-Identifier: Apache-2.0
- *
- * The loader is opened at run time, as everywhere in the tool.
  */
 #ifndef TD_TOOL_VK_H
 #define TD_TOOL_VK_H
 
-#include <pthread.h>
-
-#include "engine_plugin/setup/setup.h"
+#include "engine_plugin/tool/engine.h"
 #include "interop/vk/vk.h"
 #include "shaders/bench_shared.h"
-#include "tandem/vulkan.h"
 
 #define BENCH_INSTANCE_FUNCTIONS(X)                                                                                    \
     X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceMemoryProperties) X(EnumerateDeviceExtensionProperties)         \
     X(GetPhysicalDeviceFeatures2) X(GetDeviceProcAddr)
 #define BENCH_DEVICE_FUNCTIONS(X)                                                                                      \
-    X(DestroyDevice) X(DeviceWaitIdle) X(CreateShaderModule) X(DestroyShaderModule)                  \
+    X(DeviceWaitIdle) X(CreateShaderModule) X(DestroyShaderModule)                  \
     X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout) X(CreatePipelineLayout) X(DestroyPipelineLayout)        \
     X(CreateComputePipelines) X(DestroyPipeline) X(CreateDescriptorPool) X(DestroyDescriptorPool)                      \
     X(AllocateDescriptorSets) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)   \
@@ -30,18 +25,10 @@
     X(CmdCopyBuffer)
 
 typedef struct bench_vk {
-    td_library *library;
-    PFN_vkGetInstanceProcAddr get;
-    VkInstance instance;
-    VkPhysicalDevice physical;
-    VkDevice device;
-    VkQueue queue;
-    uint32_t family;
-    pthread_mutex_t queue_lock; /* a session on the inline rung submits to this queue, too */
+    tool_engine engine;
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;
     char driver[VK_MAX_DRIVER_NAME_SIZE + VK_MAX_DRIVER_INFO_SIZE + 4];
-    integration_enabled enabled; /* with the device */
     bool shader_clock; /* shaders can read the clock of the timestamps */
     td_vk *vk;         /* for clocks, and for sharing without a session */
     VkDescriptorSetLayout set_layout;
@@ -56,8 +43,6 @@ typedef struct bench_vk {
 /* The best device of this machine with everything enabled that Tandem can use. False, and the reason. */
 bool bench_vk_open(bench_vk *v, char *why, size_t why_bytes);
 void bench_vk_close(bench_vk *v); /* accepts half-made ones */
-/* What a session is told of it. */
-tandem_vulkan bench_vk_engine(bench_vk *v);
 
 typedef struct bench_buffer {
     VkBuffer buffer;

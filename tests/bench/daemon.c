@@ -577,7 +577,7 @@ int bench_daemon(int argc, char **argv)
     good = good && reach_daemon(b, why, sizeof why) && bench_vk_open(&b->vk, why, sizeof why);
     b->is_cpu = b->daemon.info.backend == TANDEM_BACKEND_CPU;
     const int result = good ? run(b, json) : tool_fail("bench daemon", "%s", why);
-    if (b->vk.library)
+    if (b->vk.engine.library)
         bench_vk_close(&b->vk);
     end_daemon(b);
     free(b);

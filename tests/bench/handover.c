@@ -286,8 +286,8 @@ static void time_recording(handover *h, uint32_t sm, const td_plan *plan, bench_
     enum { TIMES = 200 };
     bench_vk *v = &h->vk;
     const td_log quiet = {0};
-    const tandem_vulkan engine = bench_vk_engine(v);
-    const td_inline_desc desc = {.vk = v->vk, .sm = sm, .queue = v->queue, .lock = engine.lock_queue,
+    const tandem_vulkan engine = tool_engine_vulkan(&v->engine);
+    const td_inline_desc desc = {.vk = v->vk, .sm = sm, .queue = v->engine.queue, .lock = engine.lock_queue,
                                  .unlock = engine.unlock_queue, .user = v};
     td_stream *stream = NULL;
     bench_slot slot = {0};
