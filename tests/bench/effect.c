@@ -317,15 +317,6 @@ static void print(bench *b)
         printf("Open Image Denoise: not measured: %s\n", b->no_oidn_why);
 }
 
-static json_t *percentiles(const bench_series *s)
-{
-    json_t *json = bench_json(s);
-
-    if (json_is_object(json))
-        json_object_set_new(json, "p99", bench_number(bench_at(s, 0.99)));
-    return json;
-}
-
 static int report(bench *b, uint32_t missed)
 {
     const char *device = "none";
@@ -341,8 +332,8 @@ static int report(bench *b, uint32_t missed)
         for (uint32_t i = 0; i < b->size_count && of->rows[i].gpu.count; i++) {
             const size_row *row = &of->rows[i];
             json_array_append_new(rows, json_pack("{s:i, s:i, s:o, s:o, s:o, s:o, s:I}", "width", (int)row->width, "height", (int)row->height,
-                                                  "gpu_ms", percentiles(&row->gpu), "call_ms", percentiles(&row->whole), "oidn_fast_ms",
-                                                  percentiles(&row->oidn[0]), "oidn_high_ms", percentiles(&row->oidn[1]), "memory_bytes",
+                                                  "gpu_ms", bench_json(&row->gpu), "call_ms", bench_json(&row->whole), "oidn_fast_ms",
+                                                  bench_json(&row->oidn[0]), "oidn_high_ms", bench_json(&row->oidn[1]), "memory_bytes",
                                                   (json_int_t)of->memory_bytes[i]));
         }
         json_array_append_new(rungs, json_pack("{s:s, s:s, s:s?, s:o}", "rung", td_rung_name(of->rung), "device", of->device, "why",
