@@ -36,11 +36,29 @@ static tandem_status find_words(td_stage *s)
 static tandem_status make_logits(td_stage *s)
 {
     const uint32_t rows = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
-    const tandem_status status =
-        td_host_mem_make(s->of.session, (uint64_t)rows * s->words * sizeof(float), &s->mem);
+    tandem_status status = TANDEM_OK;
 
-    s->logits = s->mem.host;
+    for (int i = 0; i < TD_STAGE_LOGITS && status == TANDEM_OK; i++)
+        status = td_host_mem_make(s->of.session, (uint64_t)rows * s->words * sizeof(float),
+                                  &s->logits[i].mem);
     return status;
+}
+
+/* Who was given logits does not want them any more. */
+static void let_go(td_sequence *q)
+{
+    if (q->of)
+        q->of->readers--;
+    q->of = NULL;
+    q->knows = q->fresh = false;
+}
+
+static td_logits *unread(td_stage *s, const td_logits *but)
+{
+    for (int i = 0; i < TD_STAGE_LOGITS; i++)
+        if (&s->logits[i] != but && !s->logits[i].readers)
+            return &s->logits[i];
+    return NULL;
 }
 
 static tandem_status make_instance(td_stage *s)
@@ -84,7 +102,8 @@ void td_stage_destroy(td_stage **stage)
         return;
     if (s->instance)
         tandem_instance_destroy(s->of.session, s->instance);
-    td_host_mem_free(s->of.session, &s->mem);
+    for (int i = 0; i < TD_STAGE_LOGITS; i++)
+        td_host_mem_free(s->of.session, &s->logits[i].mem);
     td_pages_destroy(&s->pages);
     pthread_mutex_destroy(&s->lock);
     free(s->uniforms);
@@ -196,7 +215,8 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
 
     batch = batch < most ? batch : most;
     const uint32_t numbers[NUMBERS] = {batch, tokens, batch};
-    const tandem_view view = {.mem = s->mem.mem, .dtype = TANDEM_DTYPE_F32};
+    s->into = unread(s, NULL); /* advance() leaves one */
+    const tandem_view view = {.mem = s->into->mem.mem, .dtype = TANDEM_DTYPE_F32};
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
     tandem_status status = s->instance ? TANDEM_OK : make_instance(s);
 
@@ -248,9 +268,11 @@ static void end_run(td_stage *s)
     s->ticket = 0;
 }
 
-/* A sequence has read what it was to in this run. */
-static void advance(td_stage *s, td_sequence *q, const float *logits)
+/* A sequence has read what it was to in this run, of which it has a row. Its logits stay where they are if the next run has another
+ * place for its own. */
+static void advance(td_stage *s, td_sequence *q, uint32_t row)
 {
+    const float *const logits = (const float *)s->into->mem.host + (size_t)row * s->words;
     const size_t end = q->read + q->running;
 
     s->tokens += q->running;
@@ -261,9 +283,15 @@ static void advance(td_stage *s, td_sequence *q, const float *logits)
     td_sequence_enter(q);
     if (!q->wants || q->read < q->count)
         return;
-    memcpy(q->logits, logits, s->words * sizeof *logits);
     q->wants = false;
     q->knows = q->fresh = true;
+    q->known = logits;
+    if (unread(s, s->into)) {
+        q->of = s->into;
+        q->of->readers++;
+    } else {
+        q->known = memcpy(q->logits, logits, s->words * sizeof *logits);
+    }
 }
 
 /* What the run that has ended took: as the device says; where it stood still meanwhile, as frames
@@ -296,7 +324,7 @@ bool td_stage_collect_locked(td_stage *s)
         spend(s, &report);
         for (uint32_t i = 0; i < s->row_count; i++)
             if (s->rows[i])
-                advance(s, s->rows[i], s->logits + (size_t)i * s->words);
+                advance(s, s->rows[i], i);
     } else if (status == TANDEM_OK && report.state == TANDEM_JOB_FAILED) {
         fail_all(s, report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST);
     } else if (status != TANDEM_OK && status != TANDEM_ERROR_ARG) {
@@ -536,6 +564,7 @@ void td_sequence_close(td_sequence **sequence)
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->row_count; i++)
         s->rows[i] = s->rows[i] == q ? NULL : s->rows[i];
+    let_go(q);
     cancel_unwanted(s);
     if (q->slot >= 0)
         s->owners[q->slot] = NULL;
@@ -584,7 +613,8 @@ tandem_status td_sequence_read(td_sequence *q, const uint32_t *ids, size_t count
     pthread_mutex_lock(&s->lock);
     const size_t same = same_of(q, ids, count);
     const bool is_more = q->knows && count == q->count + 1 && same == q->count;
-    q->wants = q->knows = q->fresh = q->asked = false;
+    let_go(q);
+    q->wants = q->asked = false;
     q->status = TANDEM_OK;
     if (!make_room(q, count)) {
         pthread_mutex_unlock(&s->lock);
@@ -607,7 +637,8 @@ tandem_status td_sequence_read(td_sequence *q, const uint32_t *ids, size_t count
 void td_sequence_rest(td_sequence *q)
 {
     pthread_mutex_lock(&q->stage->lock);
-    q->wants = q->knows = q->fresh = false;
+    let_go(q);
+    q->wants = false;
     cancel_unwanted(q->stage);
     pthread_mutex_unlock(&q->stage->lock);
 }
@@ -622,7 +653,7 @@ td_sequence_state td_sequence_look(td_sequence *q)
                                      .status = q->status,
                                      .read = q->read,
                                      .tokens = q->tokens,
-                                     .logits = q->logits};
+                                     .logits = q->known};
     pthread_mutex_unlock(&q->stage->lock);
     return state;
 }

@@ -26,7 +26,9 @@ struct td_sequence {
     uint64_t used, began;        /* by td_stage.now */
     uint64_t tokens;
     tandem_status status;
-    float *logits;
+    float *logits;         /* its own, for what was moved out of the way of a run; */
+    const float *known;    /* those that it was given: there or in the stage's */
+    struct td_logits *of;  /* these; NULL: there are none */
     struct td_restored *saved; /* that it takes for read when it comes there; NULL: nothing */
 };
 
@@ -37,12 +39,18 @@ struct td_restored {
     uint32_t first, pages, tail;
 };
 
+/* Where a run puts logits: the next one goes elsewhere while somebody may read these. */
+typedef struct td_logits {
+    td_host_mem mem;
+    uint32_t readers; /* sequences that know theirs */
+} td_logits;
+enum { TD_STAGE_LOGITS = 2 };
+
 struct td_stage {
     td_stage_desc of;
     pthread_mutex_t lock; /* of all that follows, and of sequences */
     tandem_instance instance;
-    td_host_mem mem; /* of logits */
-    const float *logits;
+    td_logits logits[TD_STAGE_LOGITS], *into; /* of the run under way */
     uint32_t words, page_room; /* pages of a context */
     uint64_t cache_bytes;
     td_pages *pages; /* NULL: one sequence, with caches of its own */
