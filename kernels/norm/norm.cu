@@ -5,6 +5,7 @@
  * `norm_rows`: any. A row is read two or three times, from memory but once: it is in the cache then.
  * `norm_short`: the usual one of a short row, which a warp has in registers. Code that a block meets once takes longer than what it
  * does, so there is little of it, and all loads are under way before one of them is waited for.
+ * `norm_line`: the usual one of float32 rows, as language models have them, in registers of a warp or a block, likewise.
  */
 #include "kernels/cuda/tensor.cuh"
 #include "kernels/norm/params.h"
@@ -240,6 +241,72 @@ template <class E> __device__ __forceinline__ void norm_short(const td_params_no
     }
 }
 
+template <class Y> __device__ __forceinline__ void norm_line(const td_params_norm &p, float (&warps)[TD_NORM_THREADS / 32])
+{
+    constexpr int most = int(TD_NORM_LINE / (8 * TD_NORM_THREADS));
+    static_assert(TD_NORM_SHORT == most * 8 * 32, "a warp's rows have as many steps as a block's");
+    const uint32_t lane = threadIdx.x % p.lanes, step = 8u * p.lanes;
+    const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / p.lanes) + threadIdx.x / p.lanes;
+    int64_t batch = 0, head = 0, row = int64_t(number);
+    float h[most][8], weight[most][8], s[8] = {};
+
+    if (p.total > p.rows) {
+        const int64_t plane = int64_t(number / p.rows);
+
+        row = int64_t(number % p.rows);
+        batch = plane / p.heads;
+        head = plane % p.heads;
+    }
+    const bool there = number < p.total; /* of all threads of a warp alike */
+    const float *x = static_cast<const float *>(p.x) + row_at(p.x_at, batch, head, row);
+
+    wait_for_previous();
+    launch_dependents();
+    const bool stop = is_set(p.cancel);
+#pragma unroll
+    for (int i = 0; i < most; i++) {
+        const uint32_t c = step * i + 8 * lane;
+
+        if (there && c < p.channels) {
+            norm_load8(h[i], x, c);
+            norm_load8(weight[i], p.weight, c);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < most; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (there && step * i + 8 * lane < p.channels)
+                s[j] = __fadd_rn(s[j], __fmul_rn(h[i][j], h[i][j]));
+    float all = norm_warp_sum(s);
+
+    if (p.lanes > 32) {
+        if (threadIdx.x % 32 == 0)
+            warps[threadIdx.x / 32] = all;
+        __syncthreads();
+        all = warps[0];
+#pragma unroll
+        for (uint32_t w = 1; w < TD_NORM_THREADS / 32; w++)
+            all = __fadd_rn(all, warps[w]);
+    }
+    const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, float(p.channels)), p.epsilon)));
+
+    if (__any_sync(~0u, stop))
+        return;
+    Y *const y = static_cast<Y *>(p.y) + row_at(p.y_at, batch, head, row);
+#pragma unroll
+    for (int i = 0; i < most; i++) {
+        const uint32_t c = step * i + 8 * lane;
+
+        if (there && c < p.channels) {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                h[i][j] = __fmul_rn(__fmul_rn(h[i][j], scale), weight[i][j]);
+            NormShort<Y>::set(*reinterpret_cast<uint4 *>(y + c), h[i]);
+        }
+    }
+}
+
 } // namespace td
 
 extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 2) norm_rows(const __grid_constant__ td_params_norm p)
@@ -303,4 +370,18 @@ extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 1) norm_short_f16(
 extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 1) norm_short_bf16(const __grid_constant__ td_params_norm p)
 {
     td::norm_short<__nv_bfloat16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 1) norm_line_f16(const __grid_constant__ td_params_norm p)
+{
+    __shared__ float warps[TD_NORM_THREADS / 32];
+
+    td::norm_line<__half>(p, warps);
+}
+
+extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 1) norm_line_bf16(const __grid_constant__ td_params_norm p)
+{
+    __shared__ float warps[TD_NORM_THREADS / 32];
+
+    td::norm_line<__nv_bfloat16>(p, warps);
 }

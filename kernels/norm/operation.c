@@ -83,17 +83,26 @@ static bool is_wide(const tandem_view *view, uint32_t dtype)
     return view->dtype == TANDEM_DTYPE_NONE || (view->dtype == dtype && td_is_wide(view));
 }
 
-/* The usual case of a short row has a kernel of its own. */
+/* The usual cases have kernels of their own: that of a short row, and that of a model whose sums are float32. */
 static const td_kernel *kernel_of(const tandem_norm *n)
 {
     static const td_kernel rows = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
     static const td_kernel shorts[] = {{.name = "norm_short", .entry = "norm_short_f16", .cpu = td_cpu_norm},
                                        {.name = "norm_short", .entry = "norm_short_bf16", .cpu = td_cpu_norm}};
+    static const td_kernel lines[] = {{.name = "norm_line", .entry = "norm_line_f16", .cpu = td_cpu_norm},
+                                      {.name = "norm_line", .entry = "norm_line_bf16", .cpu = td_cpu_norm}};
     const uint32_t type = n->x.dtype;
-    const bool usual = n->rotation.dtype == TANDEM_DTYPE_NONE && n->channels <= TD_NORM_SHORT && n->channels % 8 == 0 && type != TANDEM_DTYPE_F32 && is_wide(&n->x, type) &&
-                       is_wide(&n->residual, type) && is_wide(&n->y, type) && is_wide(&n->sum, type) &&
-                       is_wide(&n->weight, TANDEM_DTYPE_F32) && is_wide(&n->bias, TANDEM_DTYPE_F32);
-    return usual ? &shorts[type == TANDEM_DTYPE_BF16] : &rows;
+    if (n->rotation.dtype != TANDEM_DTYPE_NONE || n->channels % 8 || !is_wide(&n->weight, TANDEM_DTYPE_F32) || !is_wide(&n->y, n->y.dtype))
+        return &rows;
+    if (type == TANDEM_DTYPE_F32) {
+        const bool is_line = n->kind == TANDEM_NORM_RMS && n->channels <= TD_NORM_LINE && is_wide(&n->x, type) && n->y.dtype != type &&
+                             n->weight.dtype != TANDEM_DTYPE_NONE && n->bias.dtype == TANDEM_DTYPE_NONE &&
+                             n->residual.dtype == TANDEM_DTYPE_NONE && n->sum.dtype == TANDEM_DTYPE_NONE;
+        return is_line ? &lines[n->y.dtype == TANDEM_DTYPE_BF16] : &rows;
+    }
+    const bool is_short = n->channels <= TD_NORM_SHORT && is_wide(&n->x, type) && is_wide(&n->residual, type) && n->y.dtype == type &&
+                          is_wide(&n->sum, type) && is_wide(&n->bias, TANDEM_DTYPE_F32);
+    return is_short ? &shorts[type == TANDEM_DTYPE_BF16] : &rows;
 }
 
 static tandem_status plan_norm(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)

@@ -137,6 +137,28 @@ static void test_usual(void **state)
     }
 }
 
+/* Float32 rows of RMSNorm, as language models have them: of a warp, of a block, and too long for either. */
+static void test_lines(void **state)
+{
+    static const uint32_t channels[] = {8, 264, 896, 1016, 1024, 1032, 2048, 4096, 5000, 8192, 8200};
+    (void)state;
+    for (uint32_t n = 0; n < 2 * sizeof channels / sizeof *channels; n++) {
+        const uint32_t c = channels[n % (sizeof channels / sizeof *channels)], heads = 1 + n % 3, rows = n % 4 ? 1 + n % 5 : 19;
+        ku_case it = {.operation = &td_operation_norm, .op.norm = {.batch = 1, .heads = heads, .rows = rows, .channels = c}};
+        for (uint32_t i = X; i <= Y; i++) {
+            if (i == RESIDUAL || i == BIAS)
+                continue;
+            tu_tensor t = tu_tensor_new(i == Y ? 1 + n % 2 : TANDEM_DTYPE_F32, i == WEIGHT || n % 4 == 1 ? TU_DENSE : (tu_layout)(n % 4),
+                                        1, i == WEIGHT ? 1 : heads, i == WEIGHT ? 1 : rows, c);
+            if (i != Y)
+                tu_fill_normal(&t, n * 10 + i, i == WEIGHT ? 1 : 0.1);
+            ku_put(&it, i, t);
+        }
+        ku_run(&it, n, check_values);
+        ku_free(&it);
+    }
+}
+
 static void test_refusals(void **state)
 {
     ku_case it = make(64, 13, false);
@@ -173,7 +195,7 @@ static void test_every_entry_was_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_everywhere), cmocka_unit_test(test_usual), cmocka_unit_test(test_refusals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_everywhere), cmocka_unit_test(test_usual), cmocka_unit_test(test_lines), cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_every_entry_was_run)};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;

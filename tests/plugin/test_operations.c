@@ -50,6 +50,15 @@ static void norm(const operation *it, tandem_mem mem, tandem_operands *op)
     }
 }
 
+/* Of floats, which pairs of halves are too, into a type, as language models have it. */
+static void norm_line(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    op->norm = (tandem_norm){.batch = 1, .heads = HEADS, .rows = ROWS, .channels = CHANNELS};
+    op->norm.x = tandem_view_dense(mem, 0, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
+    op->norm.weight = tandem_view_dense(mem, 0, TANDEM_DTYPE_F32, 1, 1, CHANNELS);
+    op->norm.y = tandem_view_dense(mem, OUT, it->dtype, HEADS, ROWS, CHANNELS);
+}
+
 static void embed(const operation *it, tandem_mem mem, tandem_operands *op)
 {
     (void)it;
@@ -243,6 +252,8 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE},
     {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE / 2, .dtype = TANDEM_DTYPE_F16},
     {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE / 2, .dtype = TANDEM_DTYPE_BF16},
+    {.number = TANDEM_OPERATION_NORM, .make = norm_line, .elements = PLANE / 2, .dtype = TANDEM_DTYPE_F16},
+    {.number = TANDEM_OPERATION_NORM, .make = norm_line, .elements = PLANE / 2, .dtype = TANDEM_DTYPE_BF16},
     {.number = TANDEM_OPERATION_EMBED, .make = embed, .elements = PLANE},
     {.number = TANDEM_OPERATION_BINARY, .make = binary, .elements = PLANE},
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
