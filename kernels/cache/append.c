@@ -86,6 +86,7 @@ static tandem_status plan_append(const tandem_operands *op, const td_target *tar
     td_record *record = td_build_record(&at, &kernel, (uint64_t)a->batch * a->kv_heads, &params,
                                         sizeof params);
     record->block[0] = at.is_gpu ? TD_CACHE_APPEND_THREADS : 1;
+    record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_scratch(&at, record, TD_READ, AT(verdict), verdict);
     td_build_view(&at, record, TD_READ, AT(k), K);
     td_build_view(&at, record, TD_READ, AT(v), V);

@@ -333,6 +333,8 @@ struct Append {
 extern "C" __global__ void __launch_bounds__(TD_CACHE_APPEND_THREADS)
     cache_append(const __grid_constant__ td_params_cache_append p)
 {
+    td::wait_for_previous();
+    td::launch_dependents();
     if (p.verdict ? *p.verdict != TD_VERDICT_COMMITTED : td::cancelled(p.cancel))
         return;
     td::Append(p).append();

@@ -102,9 +102,14 @@ struct EightAt {
     /* False: it has none. */
     __device__ __forceinline__ bool find(const td_shape &shape)
     {
-        const uint64_t number = uint64_t(blockIdx.x) * TD_EIGHTS + threadIdx.x;
+        /* Divisions of 64 bits are hundreds of instructions. */
+        return gridDim.x < (1u << 31) / TD_EIGHTS ? find_number(shape, blockIdx.x * TD_EIGHTS + threadIdx.x)
+                                                  : find_number(shape, uint64_t(blockIdx.x) * TD_EIGHTS + threadIdx.x);
+    }
+    template <class Number> __device__ __forceinline__ bool find_number(const td_shape &shape, Number number)
+    {
         const uint32_t each = (shape.channels + 7) / 8;
-        const uint64_t in_all = number / each, plane = in_all / shape.rows;
+        const Number in_all = number / each, plane = in_all / shape.rows;
 
         row = int64_t(in_all % shape.rows);
         head = int64_t(plane % shape.heads);

@@ -26,8 +26,14 @@ extern "C" __global__ void __launch_bounds__(TD_EIGHTS) embed_rows(const __grid_
     td::EightAt at;
     float y[8], more[8];
 
-    if (td::cancelled(p.cancel) || !at.find(p.shape))
+    const bool there = at.find(p.shape);
+
+    td::wait_for_previous();
+    td::launch_dependents();
+    if (!there)
         return;
+    const bool stop = td::is_set(p.cancel);
+
     td::embed_load(y, p.tables[0], at);
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -41,5 +47,7 @@ extern "C" __global__ void __launch_bounds__(TD_EIGHTS) embed_rows(const __grid_
         for (int i = 0; i < 8; i++)
             y[i] = __fadd_rn(y[i], more[i]);
     }
+    if (stop)
+        return;
     td::store_some(p.y, p.y_dtype, td::row_at(p.y_at, at.batch, at.head, at.row) + at.channel, at.count, y);
 }

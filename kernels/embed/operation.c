@@ -102,6 +102,7 @@ static tandem_status plan_embed(const tandem_operands *op, const td_target *targ
     }
     td_record *record = td_build_record(&at, &kernel, td_eights_grid(&params.shape), &params, sizeof params);
     record->block[0] = TD_EIGHTS;
+    record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     for (uint32_t i = 0; i < TD_EMBED_TABLES; i++) {
         td_build_view(&at, record, TD_READ, AT(tables[i].rows), i);
         td_build_view(&at, record, TD_READ, AT(tables[i].id), ID + i);

@@ -71,6 +71,7 @@ static tandem_status plan_scatter(const tandem_operands *op, const td_target *ta
     td_record *record =
         td_build_record(&at, &kernel, td_eights_grid(&params.shape), &params, sizeof params);
     record->block[0] = TD_EIGHTS;
+    record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_scratch(&at, record, TD_READ, AT(verdict), verdict);
     td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_view(&at, record, TD_READ, AT(position), POSITION);
