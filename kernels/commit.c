@@ -13,6 +13,7 @@ enum { FROM, FROM_MORE, TO, TO_MORE, TEMP_OUTPUT_ALIGNMENT = 256 };
 
 static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
 static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
+static const td_kernel kernel_fetch = {.name = "fetch", .entry = "fetch", .cpu = td_cpu_fetch};
 
 #define AT(type, member) offsetof(td_params_##type, member)
 _Static_assert(sizeof(td_params_claim) <= TD_PARAM_BYTES && sizeof(td_params_commit) <= TD_PARAM_BYTES,
@@ -35,6 +36,15 @@ td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, co
     td_record *record = td_build_record(at, &kernel_commit, planes * chunks, params, sizeof *params);
     td_build_scratch(at, record, TD_READ, AT(commit, verdict), verdict);
     return record;
+}
+
+void td_build_fetch(td_builder *at, uint32_t view, uint64_t bytes, td_place to)
+{
+    const td_params_fetch params = {.count = (uint32_t)((bytes + 15) / 16)};
+    td_record *record = td_build_record(at, &kernel_fetch, (params.count + TD_BLOCK_THREADS - 1) / TD_BLOCK_THREADS, &params, sizeof params);
+    td_build_pointer(at, record, AT(fetch, from), TD_BASE_VIEW, view, 0);
+    td_build_range(at, record, TD_READ, (td_range){TD_BASE_VIEW, view, 0, bytes});
+    td_build_scratch(at, record, TD_WRITE, AT(fetch, to), to);
 }
 
 void td_build_extents(td_builder *at, const td_operation_layout *layout, const tandem_operands *op)

@@ -70,4 +70,7 @@ void td_build_outputs(td_builder *at, const td_target *target, const td_operatio
 void td_build_claim(td_builder *at, td_place verdict, td_place after);
 td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, const td_params_commit *params);
 
+/* A record that copies the first `bytes` of a view, whose begin is 16-byte aligned and behind which the rest of 16 may be read, to scratch. */
+void td_build_fetch(td_builder *at, uint32_t view, uint64_t bytes, td_place to);
+
 #endif

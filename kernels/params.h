@@ -71,6 +71,16 @@ typedef struct td_params_commit {
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
 } td_params_commit;
 
+/* Kernel `fetch`: 16 bytes a thread, from what the host wrote to scratch. Each read across PCIe takes a microsecond or two, so a
+ * program's uniforms come over once, not once for each kernel that wants them. */
+typedef struct td_params_fetch {
+    const uint32_t *cancel; /* which it does not heed */
+    const void *from; /* 16-byte aligned, as `to` */
+    void *to;
+    uint32_t count; /* of 16 bytes */
+    uint32_t reserved;
+} td_params_fetch;
+
 /* Kernels `probe_wgmma_e4m3`, `probe_wgmma_e4m3_f16` (sm_90a; the latter rounds C to fp16 first), `probe_mma_e4m3` (sm_89 and
  * up), `probe_mma_f16`: D = A B + C by one instruction of the tensor cores, for measuring how they round. Grid x: tiles. a [tile][16][k], b [tile][8][k] (column after column),
  * c, d [tile][16][8]; k is 32 codes of e4m3 or 16 of fp16. Every warp of a block does the same, the first one writes. */

@@ -205,6 +205,21 @@ static tandem_status make_tensors(maker *m)
     return status;
 }
 
+/* On a GPU nodes read a copy of what a run brings: it lies in the host's memory. */
+static void fetch_uniforms(maker *m)
+{
+    const uint64_t bytes = m->program->uniform_bytes;
+
+    if (!m->at.is_gpu || !bytes)
+        return;
+    const td_place to = td_build_take(&m->at, true, bytes);
+
+    td_build_fetch(&m->at, TD_PROGRAM_UNIFORM, bytes, to);
+    for (uint32_t i = 0; i < m->graph->tensor_count; i++)
+        if (m->tensors[i].role == TD_ROLE_UNIFORM)
+            m->before[i] = m->behind[i] = (location){TD_BASE_SCRATCH, 0, to.offset + m->tensors[i].offset};
+}
+
 tandem_status td_program_tensors(const td_graph *graph, const uint32_t *numbers, uint32_t roles,
                                  td_program_tensor *tensors, char *why, size_t why_bytes)
 {
@@ -491,7 +506,8 @@ static tandem_status make_nodes(maker *m)
 
 static bool is_drafted(const maker *m, uint32_t tensor)
 {
-    return m->tensors[tensor].view != UINT32_MAX && m->behind[tensor].base == TD_BASE_SCRATCH;
+    return m->tensors[tensor].view != UINT32_MAX && m->before[tensor].base == TD_BASE_VIEW &&
+           m->behind[tensor].base == TD_BASE_SCRATCH;
 }
 
 static td_range range_of(const location *at, uint64_t bytes)
@@ -606,6 +622,8 @@ static tandem_status make(maker *m)
     tandem_status status = check_numbers(m);
     if (status == TANDEM_OK)
         status = make_tensors(m);
+    if (status == TANDEM_OK)
+        fetch_uniforms(m);
     if (status == TANDEM_OK)
         status = make_nodes(m);
     if (status == TANDEM_OK)

@@ -20,6 +20,14 @@ void td_cpu_claim(const void *params, const td_block *at)
         __atomic_store_n(&p->control->verdict, verdict, __ATOMIC_SEQ_CST);
 }
 
+void td_cpu_fetch(const void *params, const td_block *at)
+{
+    const td_params_fetch *p = params;
+    const size_t first = (size_t)at->x * TD_BLOCK_THREADS, left = p->count - first; /* of 16 bytes */
+
+    memcpy((char *)p->to + 16 * first, (const char *)p->from + 16 * first, 16 * (left < TD_BLOCK_THREADS ? left : TD_BLOCK_THREADS));
+}
+
 void td_cpu_commit(const void *params, const td_block *at)
 {
     const td_params_commit *p = params;

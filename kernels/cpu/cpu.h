@@ -62,6 +62,7 @@ TD_INLINE bool td_block_goes_on(const td_block *at)
 
 void td_cpu_claim(const void *params, const td_block *at);
 void td_cpu_commit(const void *params, const td_block *at);
+void td_cpu_fetch(const void *params, const td_block *at);
 
 TD_INLINE uint32_t td_bits(float x)
 {

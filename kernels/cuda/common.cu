@@ -5,6 +5,7 @@
  * stamp    the time on the GPU and a submit's sequence number, in pinned host memory: one thread
  * claim    who has won, the device or a host that has given the job up: one thread, two words across PCIe, some 2 us
  * commit   the output to where it belongs: reads and writes O once, at the memory's speed
+ * fetch    what the host wrote, once for all kernels of a program
  * See params.h.
  */
 #include "kernels/cuda/ptx.cuh"
@@ -18,6 +19,16 @@ extern "C" __global__ void stamp(const __grid_constant__ td_params_stamp p)
         return;
     __threadfence_system();
     *(volatile uint64_t *)p.completed = p.sequence;
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) fetch(const __grid_constant__ td_params_fetch p)
+{
+    const uint32_t i = blockIdx.x * TD_BLOCK_THREADS + threadIdx.x;
+
+    td::wait_for_previous();
+    td::launch_dependents();
+    if (i < p.count)
+        static_cast<uint4 *>(p.to)[i] = static_cast<const uint4 *>(p.from)[i];
 }
 
 extern "C" __global__ void claim(const __grid_constant__ td_params_claim p)

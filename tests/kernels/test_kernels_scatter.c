@@ -149,11 +149,43 @@ static void test_refusals(void **state)
     ku_free(&it);
 }
 
+/* What a program copies before its nodes: whole pieces of 16 bytes, and nothing behind them. */
+static void test_fetch(void **state)
+{
+    static const uint64_t sizes[] = {1, 16, 20, 16 * 128, 16 * 128 + 1, 16 * 300};
+    static _Alignas(16) unsigned char from[16 * 301], scratch[16 * 302];
+    (void)state;
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(7 * i + i / 251);
+    for (size_t n = 0; n < 6 * (EM_MODULES + 1); n++) {
+        em_module *on = n % (EM_MODULES + 1) ? &em_modules[n % (EM_MODULES + 1) - 1] : NULL;
+        td_target target = td_target_for_sm(on ? on->sm : 90);
+        const uint64_t bytes = sizes[n / (EM_MODULES + 1)], whole = (bytes + 15) / 16 * 16, views[TD_MAX_VIEWS] = {(uintptr_t)from};
+        TU_PLAN(plan);
+        char why[200] = "";
+        target.twin = true;
+        td_builder at = td_build_begin(&plan, &target);
+        at.is_gpu = true;
+        td_build_fetch(&at, 0, bytes, td_build_take(&at, true, bytes));
+        if (td_build_end(&at, why, sizeof why) != TANDEM_OK)
+            fail_msg("%s", why);
+        memset(scratch, TU_POISON, sizeof scratch);
+        if (on)
+            em_launch_record(on, &plan.records[0], views, (uintptr_t)scratch, n);
+        else
+            assert_int_equal(td_exec_cpu_run(&plan, views, (uintptr_t)scratch, 2, NULL), TANDEM_OK);
+        assert_memory_equal(scratch, from, whole);
+        for (uint64_t i = whole; i < sizeof scratch; i++)
+            assert_int_equal(scratch[i], TU_POISON);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everywhere), cmocka_unit_test(test_given_up),
-        cmocka_unit_test(test_has_no_draft), cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_has_no_draft), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_fetch)};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -500,18 +500,21 @@ static uint32_t node_of(const td_program *p, uint32_t record)
     while (node < p->node_count &&
            record >= p->nodes[node].first_record + p->nodes[node].record_count)
         node++;
-    return node; /* node_count: the end of the program */
+    return record < p->nodes[0].first_record ? UINT32_MAX : node; /* node_count: the end of the program, that: its begin */
 }
 
 /* Whether a node may read in scratch what another has written: itself, or one whose tensor it has.
- * The end reads all. */
+ * The end reads all; the begin has copied uniforms. */
 static bool may_read(const td_graph *graph, uint32_t reader, uint32_t writer)
 {
     if (reader == writer || reader == graph->node_count)
         return true;
-    for (uint32_t i = 0; i < graph->nodes[reader].view_count; i++)
-        if (graph->tensors[graph->nodes[reader].views[i].tensor].writer == writer)
+    for (uint32_t i = 0; i < graph->nodes[reader].view_count; i++) {
+        const td_graph_tensor *tensor = &graph->tensors[graph->nodes[reader].views[i].tensor];
+
+        if (writer == UINT32_MAX ? tensor->role == TD_ROLE_UNIFORM : tensor->writer == writer)
             return true;
+    }
     return false;
 }
 
