@@ -455,8 +455,12 @@ static tandem_status plan_node(maker *m, uint32_t at, tandem_operands *op)
     for (uint32_t i = 0; i < node->view_count; i++)
         td_view_of(&node->operation->layout, op, node->views[i].view)->dtype =
             m->tensors[node->views[i].tensor].dtype;
-    for (uint32_t i = 0; i < node->view_count && status == TANDEM_OK; i++)
+    m->target.constant_views = 0;
+    for (uint32_t i = 0; i < node->view_count && status == TANDEM_OK; i++) {
+        if (m->tensors[node->views[i].tensor].role == TD_ROLE_WEIGHT)
+            m->target.constant_views |= 1u << node->views[i].view;
         status = set_view(m, at, &node->views[i], op);
+    }
     if (status != TANDEM_OK)
         return status;
     status = node->operation->check(op, why, sizeof why);

@@ -32,6 +32,7 @@ typedef struct td_target {
     const tandem_operands *whole;
     uint32_t position;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
+    uint32_t constant_views; /* a bit each: what a node of a program reads there was written before any run of it, and stays */
     uint32_t precision;    /* of a program: what its nodes have that have one; AUTO: as its graph says */
     bool tensor_maps;      /* whoever runs the plan encodes them: CUDA's streams and graphs */
     uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */

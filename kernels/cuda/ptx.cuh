@@ -606,6 +606,19 @@ __device__ __forceinline__ void cp_async_16_or_zero(uint32_t shared, const void 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 
+/* 16 bytes, of which the first `left` are there, the others zeros; nothing if that is none. */
+__device__ __forceinline__ void cp_async_16_some(uint32_t shared, const void *global, int left)
+{
+    asm volatile("{\n\t"
+                 ".reg .pred some;\n\t"
+                 "setp.gt.s32 some, %2, 0;\n\t"
+                 "@some cp.async.cg.shared.global [%0], [%1], 16, %3;\n\t"
+                 "}"
+                 :
+                 : "r"(shared), "l"(global), "r"(left), "r"(min(left, 16))
+                 : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" : : : "memory");

@@ -75,29 +75,55 @@ __device__ __forceinline__ void linear_affine(const td_params_linear &p, float (
     }
 }
 
-/* Turns pairs of columns by the row's position; b is overwritten. */
-__device__ __forceinline__ void linear_rotate(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
-                                              float (&b)[8])
+/* Cosines and sines of a row's columns; false: they are not turned. */
+__device__ __forceinline__ bool linear_load_turn(const td_params_linear &p, uint32_t row, uint32_t column, float (&turn)[8])
 {
     const uint32_t channel = column % p.head_dim;
 
     if (column >= p.rotated_columns || channel >= p.rotated_channels)
-        return;
+        return false;
     const int at = min(max(p.position[row], 0), int(p.positions - 1));
 
-    load_some(b, p.rotation + at * p.rotation_stride + channel, 8);
+    load_some(turn, p.rotation + at * p.rotation_stride + channel, 8);
+    return true;
+}
+
+/* Turns pairs of columns. */
+__device__ __forceinline__ void linear_turn(float (&a)[8], const float (&turn)[8])
+{
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
         const float x = a[i], y = a[i + 1];
 
-        a[i] = x * b[i] - y * b[i + 1];
-        a[i + 1] = x * b[i + 1] + y * b[i];
+        a[i] = x * turn[i] - y * turn[i + 1];
+        a[i + 1] = x * turn[i + 1] + y * turn[i];
     }
 }
 
-/* Columns `column` to `column` + 7 of a row of y, from sums a and, with a gate, b. */
+/* What eight sums are finished with last, either a rotation or a residual, which may be read ahead of them. */
+struct LinearAhead {
+    float more[8];
+    bool turns;
+
+    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
+    {
+        turns = false;
+        if (row >= p.rows || column >= p.outs)
+            return;
+        if (p.rotation)
+            turns = linear_load_turn(p, row, column, more);
+        else if (p.residual)
+            load_residual(p, row, column, more);
+    }
+    __device__ __forceinline__ static void load_residual(const td_params_linear &p, uint32_t row, uint32_t column, float (&x)[8])
+    {
+        load_some(x, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, int(min(p.outs - column, 8u)));
+    }
+};
+
+/* Columns `column` to `column` + 7 of a row of y, from sums a and, with a gate, b; `ahead` was loaded for them. */
 __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
-                                              float (&b)[8])
+                                              float (&b)[8], const LinearAhead &ahead)
 {
     if (row >= p.rows || column >= p.outs)
         return;
@@ -116,15 +142,24 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
 #pragma unroll
         for (int i = 0; i < 8; i++)
             a[i] *= b[i];
-    if (p.rotation)
-        linear_rotate(p, row, column, a, b);
+    if (ahead.turns)
+        linear_turn(a, ahead.more);
     if (p.residual) {
-        load_some(b, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, count);
+        if (p.rotation)
+            LinearAhead::load_residual(p, row, column, b);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            a[i] += b[i];
+            a[i] += p.rotation ? b[i] : ahead.more[i];
     }
     store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
+}
+__device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
+                                              float (&b)[8])
+{
+    LinearAhead ahead;
+
+    ahead.load(p, row, column);
+    linear_finish(p, row, column, a, b, ahead);
 }
 
 /* What eight sums are finished with where there is neither a scale nor a gate nor a rotation: read ahead of them. */

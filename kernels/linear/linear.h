@@ -50,10 +50,16 @@ td_linear_weights td_linear_weights_of(uint32_t dtype);
 /* All parameters of a layer but pointers. */
 td_params_linear td_linear_params(const tandem_linear *l);
 
-/* One element of y in float64, and how far any kernel's may be from it: each product is exact in float32, and each of at most
- * ins additions, and each step after them, rounds once. in_integers: that of td_cpu_linear(), where it is so. Params with
- * addresses of the host. */
-void td_linear_reference(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t column, double *y, double *bound);
+/* What weights in blocks become (params.h). */
+typedef enum td_linear_sums {
+    TD_LINEAR_ROUNDED,    /* elements of x's type, */
+    TD_LINEAR_SCALED,     /* or whole numbers, whose sums are scaled: up to 64 rows on a GPU; */
+    TD_LINEAR_IN_INTEGERS /* these with x in whole numbers, too: td_cpu_linear(), where it is so */
+} td_linear_sums;
+
+/* One element of y in float64, and how far a kernel's may be from it: each product is exact in float32, and each of at most ins
+ * additions, and each step after them, rounds once. Params with addresses of the host. */
+void td_linear_reference(const td_params_linear *p, td_linear_sums sums, uint32_t row, uint32_t column, double *y, double *bound);
 
 /* For tests and benches: the name of a kernel's form, NULL behind the last; and a plan by that form, UNSUPPORTED where it cannot
  * be. The operation's own plan takes the fastest. */

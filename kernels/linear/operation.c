@@ -189,11 +189,10 @@ static const td_kernel mma_kernels[TD_LINEAR_WEIGHTS][2] = {KERNELS("mma_dense")
                                                             KERNELS("mma_q4_0"),  KERNELS("mma_q4_1"), KERNELS("mma_q4_k"),
                                                             KERNELS("mma_q6_k"),  KERNELS("mma_q5_k")};
 /* For up to 8, 16, 32 and 64 rows. */
-#define SKINNY(weights) {KERNELS("skinny_" weights "_1"), KERNELS("skinny_" weights "_2"), KERNELS("skinny_" weights "_4"), \
-                         KERNELS("skinny_" weights "_8")}
-static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("dense"), SKINNY("int8"), SKINNY("q8_0"),
-                                                                  SKINNY("q4_0"),  SKINNY("q4_1"), SKINNY("q4_k"),
-                                                                  SKINNY("q6_k"), SKINNY("q5_k")};
+#define SKINNY(name) {KERNELS(name "_1"), KERNELS(name "_2"), KERNELS(name "_4"), KERNELS(name "_8")}
+static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("skinny_dense"), SKINNY("blocks_int8"), SKINNY("blocks_q8_0"),
+                                                                  SKINNY("blocks_q4_0"),  SKINNY("blocks_q4_1"), SKINNY("blocks_q4_k"),
+                                                                  SKINNY("blocks_q6_k"),  SKINNY("blocks_q5_k")};
 
 /* Where a view begins, as far as that is known: modulo 16. */
 static bool is_aligned(const tandem_view *view, uint32_t to)
@@ -341,13 +340,47 @@ static td_record *build_form(td_builder *at, const block_form *it, const td_targ
     return record;
 }
 
-static td_record *build_skinny(td_builder *at, const tandem_linear *l, const tandem_linear *whole, const td_params_linear *p)
+/* Which of the kernels for up to 8, 16, 32 and 64 rows. */
+static uint32_t skinny_size(const tandem_linear *whole)
 {
-    const uint32_t size = whole->rows <= 8 ? 0 : whole->rows <= 16 ? 1 : whole->rows <= 32 ? 2 : 3, each = size ? 32 : 16;
+    return whole->rows <= 8 ? 0 : whole->rows <= 16 ? 1 : whole->rows <= 32 ? 2 : 3;
+}
+
+/* Warps of a block that share a tile of 16 rows of w: of one to all those that take least time, which goes by rounds of blocks, of
+ * which a multiprocessor has three at a time, and by a warp's runs and as much as two of them for the rest. */
+static uint32_t tile_warps(const tandem_linear *l, const td_target *target, uint32_t weights)
+{
+    const uint32_t run = weights == TD_LINEAR_INT8 || weights == TD_LINEAR_Q8_0 ? 128 : 256, warps = TD_LINEAR_BLOCKS_WARPS(weights);
+    const uint64_t tiles = ((uint64_t)w_rows(l) + 15) / 16, runs = (l->ins + run - 1) / run, at_once = 24 / warps * multiprocessors_of(target);
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 1;
+    for (uint32_t share = 1; share <= warps; share *= 2) {
+        const uint64_t blocks = (tiles * share + warps - 1) / warps, rounds = (blocks + at_once - 1) / at_once;
+        const uint64_t time = rounds * ((runs + share - 1) / share + 2);
+        if (time < least) {
+            least = time;
+            best = share;
+        }
+    }
+    return best;
+}
+
+static td_record *build_skinny(td_builder *at, const td_target *target, const tandem_linear *l, const tandem_linear *whole,
+                               td_params_linear *p)
+{
+    const uint32_t size = skinny_size(whole), tiles = size ? 2 : 1;
     const td_kernel *kernel = &skinny_kernels[p->weights][size][p->dtype == TANDEM_DTYPE_BF16];
-    td_record *record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + each - 1) / each, p, sizeof *p);
-    record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS(p->weights, 1u << size);
-    record->shared_bytes = TD_LINEAR_SKINNY_SHARED_BYTES(p->weights);
+    td_record *record;
+    if (p->weights == TD_LINEAR_DENSE) {
+        record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + 16 * tiles - 1) / (16 * tiles), p, sizeof *p);
+        record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS(1u << size);
+        return record;
+    }
+    p->tile_warps = tile_warps(l, target, p->weights);
+    const uint32_t warps = TD_LINEAR_BLOCKS_WARPS(p->weights), rows = 16 * warps / p->tile_warps;
+    record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + rows - 1) / rows, p, sizeof *p);
+    record->block[0] = 32 * warps;
+    record->shared_bytes = TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights);
     return record;
 }
 
@@ -412,10 +445,11 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     }
     td_params_linear params = td_linear_params(l);
     params.y_stride = y.at.stride_row;
+    params.w_is_constant = target->constant_views >> W & 1;
     if (form == AUTO)
         form = choose(&whole, target, sm);
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)
-                        : form == SKINNY ? build_skinny(&at, l, &whole, &params)
+                        : form == SKINNY ? build_skinny(&at, target, l, &whole, &params)
                         : form == MMA    ? build_mma(&at, l, &params)
                                          : build_form(&at, &forms[form], target, l, &params);
     if (at.overlaps)

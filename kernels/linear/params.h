@@ -13,7 +13,8 @@
  *   residual   + residual
  *   cast       to y's type, to nearest
  * Quantised weights are multiplied out in float32 and rounded to x's type, then multiplied like dense ones; int8 weights with
- * a scale per row are exact in x's type, so only their sums are scaled. On some CPUs it is otherwise: td_cpu_linear_in_integers().
+ * a scale per row are exact in x's type, so only their sums are scaled. `linear_blocks` does that with blocks, too: nothing is
+ * rounded. On some CPUs it is otherwise: td_cpu_linear_in_integers().
  * Sums are taken in an order that differs between kernels, so results are compared by a bound (td_linear_reference).
  */
 #ifndef TANDEM_KERNELS_LINEAR_PARAMS_H
@@ -50,13 +51,14 @@ typedef struct td_params_linear {
     uint8_t weights;                             /* td_linear_weights */
     uint8_t bias_dtype, residual_dtype, y_dtype; /* F16, BF16 or F32 */
     uint8_t activation, gate;
-    uint8_t reserved;
+    uint8_t w_is_constant; /* nobody writes it while kernels ahead of this one run */
     const float *rotation; /* [positions][rotation_stride], or NULL; */
     const int32_t *position; /* then [rows] */
     int64_t rotation_stride;
     uint32_t positions;
     uint32_t head_dim, rotated_channels; /* multiples of 8, the second not 0 */
     uint32_t rotated_columns; /* of y, from the first on: whole heads */
+    uint32_t tile_warps; /* of `linear_blocks` */
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk
@@ -68,15 +70,14 @@ typedef struct td_params_linear_tma {
 #define TD_LINEAR_BOXES 2u /* of w a tile and step: with a gate by halves they lie apart */
 #define TD_LINEAR_BAND 8u /* rows of tiles that are worked on side by side */
 
-/* `linear_skinny`: up to 8, 16, 32 or 64 rows (entries _1, _2, _4, _8, of so many tiles of eight), any weights. x is 16-byte
- * aligned with its rows and ins a multiple of 8; dense w is 16-byte aligned with its rows, INT8 8-byte, blocks 2-byte. Block x: 16
- * rows of w, of the longer entries 32. */
-#define TD_LINEAR_SKINNY_WARPS(weights, tiles)                                  \
-    ((weights) == TD_LINEAR_DENSE ? ((tiles) == 2 || (tiles) == 4 ? 16 : 8)      \
-                                  : ((tiles) == 1 ? 8 : 4) / ((weights) >= TD_LINEAR_Q6_K ? 2 : 1))
-#define TD_LINEAR_SKINNY_SHARED_BYTES(weights)      \
-    ((weights) == TD_LINEAR_DENSE  ? 0              \
-     : (weights) == TD_LINEAR_INT8 ? 36864          \
+/* `linear_skinny`: up to 8, 16, 32 or 64 rows (entries _1, _2, _4, _8, of so many tiles of eight), dense weights. x and w are 16-byte
+ * aligned with their rows and ins is a multiple of 8. Block x: 16 rows of w, of the longer entries 32. */
+#define TD_LINEAR_SKINNY_WARPS(tiles) ((tiles) == 2 || (tiles) == 4 ? 16 : 8)
+/* `linear_blocks`: the same of all other weights; INT8 is 8-byte aligned, blocks 2-byte. `tile_warps`, a power of two up to all warps of a
+ * block, share a tile of 16 rows of w; it goes by w alone, as sums are added up in another order with another number. */
+#define TD_LINEAR_BLOCKS_WARPS(weights) ((weights) >= TD_LINEAR_Q6_K ? 4 : 8)
+#define TD_LINEAR_BLOCKS_SHARED_BYTES(weights)      \
+    ((weights) == TD_LINEAR_INT8   ? 40960          \
      : (weights) == TD_LINEAR_Q6_K ? 30720          \
      : (weights) == TD_LINEAR_Q5_K ? 26624          \
                                    : 45056) /* dynamic */

@@ -209,6 +209,11 @@ static inline void cp_async_16_or_zero(uint32_t shared, const void *global, uint
 {
     emu::copy_start(shared, global, bytes);
 }
+static inline void cp_async_16_some(uint32_t shared, const void *global, int left)
+{
+    if (left > 0)
+        emu::copy_start(shared, global, uint32_t(left < 16 ? left : 16));
+}
 static inline void cp_async_commit()
 {
     emu::copy_commit();

@@ -377,8 +377,8 @@ static const load attention_loads[] = {{"prepare", QKV, 16}, {"16_wgmma", QKV, 1
                                        {"delta_s", 0, 1},    {"stats", 0, 1}};
 static const load linear_loads[] = {{"_wgmma_", X | W, 16},    {"_direct_", X | W, 16},    {"_inline_", X | W, 16},
                                     {"_few_", X | W, 16},
-                                    {"skinny_dense", X | W, 16}, {"skinny_int8", X, 16},   {"skinny_int8", W, 8},
-                                    {"skinny_q", X, 16},       {"mma_int8", W, 8},         {"mma_", 0, 1},
+                                    {"skinny_dense", X | W, 16}, {"blocks_int8", X, 16},   {"blocks_int8", W, 8},
+                                    {"blocks_q", X, 16},       {"mma_int8", W, 8},         {"mma_", 0, 1},
                                     {"linear_codes", 0, 1}};
 
 static void must_be_aligned(const td_operation *operation, const tandem_operands *op, uint32_t view, const char *entry, uint32_t to)

@@ -138,6 +138,46 @@ static void test_weights(void **state)
     }
 }
 
+/* Weights in blocks, by few rows: tiles that one to all warps of a block share, with rows that end within a run. Row i of y has the same
+ * bits with rows behind it and without. */
+static void test_rows_alone(void **state)
+{
+    static const uint32_t processors[] = {1, 3, 132}, rows[] = {40, 20, 12, 8, 1};
+    td_target target = td_exec_target(td_cu_device_info(device), true);
+    static td_plan plan;
+    char why[300] = "";
+    uint32_t skinny = 0;
+    (void)state;
+    while (strcmp(td_linear_form(skinny), "skinny"))
+        skinny++;
+    for (uint32_t n = 0; n < 3 * (TD_LINEAR_WEIGHTS - 1); n++) {
+        const td_linear_weights kind = (td_linear_weights)(1 + n / 3);
+        tl_case it = tl_make((tl_shape){.rows = 40, .ins = kind < TD_LINEAR_Q4_K ? 896 + 32 * n : 1280, .outs = 200 + 64 * n,
+                                        .dtype = 1 + n % 2, .y_dtype = TANDEM_DTYPE_F32, .residual_dtype = TANDEM_DTYPE_F32, .weights = kind}, n);
+        const tandem_linear *l = &it.op.linear;
+        const uint64_t row_bytes = (uint64_t)l->y.stride_row * sizeof(float);
+        char *all = NULL;
+        target.multiprocessors = processors[n % 3];
+        target.constant_views = n % 2 ? 1u << TL_W : 0;
+        for (uint32_t i = 0; i < 5; i++) {
+            it.op.linear.rows = it.shape.rows = rows[i];
+            tl_poison(&it);
+            must(td_linear_plan_form(&it.op, &target, skinny, &plan, why, sizeof why), why);
+            run(&it, &plan);
+            if (!all) {
+                tl_check(&it, 1);
+                all = malloc(rows[i] * row_bytes);
+                assert_non_null(all);
+                memcpy(all, (char *)it.data[TL_Y] + l->y.offset_bytes, rows[i] * row_bytes);
+            }
+            for (uint32_t row = 0; row < rows[i]; row++)
+                assert_memory_equal(all + row * row_bytes, (char *)it.data[TL_Y] + l->y.offset_bytes + row * row_bytes, l->outs * sizeof(float));
+        }
+        free(all);
+        tl_free(&it);
+    }
+}
+
 /* Codes of all dtypes of y, head dims, granularities, with statistics and without. */
 static tl_shape codes_shape(uint32_t n)
 {
@@ -262,7 +302,7 @@ static void test_inline_session(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest forms[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_walks), cmocka_unit_test(test_weights),
-                                       cmocka_unit_test(test_codes)};
+                                       cmocka_unit_test(test_rows_alone), cmocka_unit_test(test_codes)};
     const struct CMUnitTest kernel_by_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest sessions[] = {cmocka_unit_test(test_cuda_session), cmocka_unit_test(test_inline_session)};
     char why[512] = "";

@@ -18,7 +18,7 @@ static double element(const void *data, uint32_t dtype, int64_t at)
 }
 
 /* n weights of a row from channel k, a multiple of TD_MAX_BLOCK. */
-static void load_weights(const td_params_linear *p, bool in_integers, const unsigned char *w, uint32_t k, uint32_t n, float *to)
+static void load_weights(const td_params_linear *p, td_linear_sums sums, const unsigned char *w, uint32_t k, uint32_t n, float *to)
 {
     const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
     const td_dtype of = td_dtype_of(dtype);
@@ -34,7 +34,7 @@ static void load_weights(const td_params_linear *p, bool in_integers, const unsi
     }
     for (uint32_t i = 0; i < n; i += of.elements)
         td_block_decode(dtype, to + i, w + (k + i) / of.elements * of.bytes);
-    if (!in_integers && p->dtype != TANDEM_DTYPE_F32) {
+    if (sums == TD_LINEAR_ROUNDED && p->dtype != TANDEM_DTYPE_F32) {
         td_from_floats(rounded, p->dtype, 0, to, n);
         td_to_floats(to, rounded, p->dtype, 0, n);
     }
@@ -50,7 +50,7 @@ static double half_a_code(const float *x)
 }
 
 /* The sum for a row of w, with scale and bias, and what may be wrong with it. */
-static double sum_of(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t w_row, double *off)
+static double sum_of(const td_params_linear *p, td_linear_sums sums, uint32_t row, uint32_t w_row, double *off)
 {
     const unsigned char *w = (const unsigned char *)p->w + (int64_t)w_row * p->w_stride;
     double sum = 0, all = 0, codes = 0, half = 0;
@@ -58,10 +58,10 @@ static double sum_of(const td_params_linear *p, bool in_integers, uint32_t row, 
     for (uint32_t k = 0; k < p->ins; k += TD_MAX_BLOCK) {
         const uint32_t n = p->ins - k < TD_MAX_BLOCK ? p->ins - k : TD_MAX_BLOCK;
         td_to_floats(x, p->x, p->dtype, row * p->x_stride + k, n);
-        load_weights(p, in_integers, w, k, n, weights);
+        load_weights(p, sums, w, k, n, weights);
         for (uint32_t i = 0; i < n; i++) {
             const double product = (double)x[i] * (double)weights[i];
-            if (in_integers && i % 32 == 0)
+            if (sums == TD_LINEAR_IN_INTEGERS && i % 32 == 0)
                 half = half_a_code(x + i);
             codes += half * fabs((double)weights[i]);
             sum += product;
@@ -97,7 +97,7 @@ static double activate(uint32_t activation, double x, double *off)
 }
 
 /* The column's own sum, turned with its neighbour's; three roundings. */
-static double rotate(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t column, double own, double *off)
+static double rotate(const td_params_linear *p, td_linear_sums sums, uint32_t row, uint32_t column, double own, double *off)
 {
     const int64_t asked = p->position[row], last = (int64_t)p->positions - 1;
     const uint32_t channel = column % p->head_dim;
@@ -106,22 +106,22 @@ static double rotate(const td_params_linear *p, bool in_integers, uint32_t row, 
         return own;
     const float *turn = p->rotation + (asked < 0 ? 0 : asked > last ? last : asked) * p->rotation_stride + channel / 2 * 2;
     const double c = (double)turn[0], s = column % 2 ? (double)turn[1] : -(double)turn[1];
-    const double other = sum_of(p, in_integers, row, column ^ 1, &off_other), y = own * c + other * s;
+    const double other = sum_of(p, sums, row, column ^ 1, &off_other), y = own * c + other * s;
     *off = *off * fabs(c) + off_other * fabs(s) + (fabs(own * c) + fabs(other * s) + fabs(y)) * unit;
     return y;
 }
 
-void td_linear_reference(const td_params_linear *p, bool in_integers, uint32_t row, uint32_t column, double *y, double *bound)
+void td_linear_reference(const td_params_linear *p, td_linear_sums sums, uint32_t row, uint32_t column, double *y, double *bound)
 {
     const bool pairs = p->gate == TANDEM_GATE_PAIRS;
-    double off, off_b, a = activate(p->activation, sum_of(p, in_integers, row, pairs ? 2 * column : column, &off), &off);
+    double off, off_b, a = activate(p->activation, sum_of(p, sums, row, pairs ? 2 * column : column, &off), &off);
     if (p->gate) {
-        const double b = sum_of(p, in_integers, row, pairs ? 2 * column + 1 : p->outs + column, &off_b);
+        const double b = sum_of(p, sums, row, pairs ? 2 * column + 1 : p->outs + column, &off_b);
         off = off * (fabs(b) + off_b) + off_b * fabs(a) + fabs(a * b) * unit;
         a *= b;
     }
     if (p->rotation)
-        a = rotate(p, in_integers, row, column, a, &off);
+        a = rotate(p, sums, row, column, a, &off);
     if (p->residual) {
         a += element(p->residual, p->residual_dtype, row * p->residual_stride + column);
         off += fabs(a) * unit;

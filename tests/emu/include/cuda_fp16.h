@@ -25,6 +25,14 @@ static inline __half __ushort_as_half(uint16_t x)
 {
     return {x};
 }
+static inline float __low2float(__half2 x)
+{
+    return __half2float(x.low);
+}
+static inline float __high2float(__half2 x)
+{
+    return __half2float(x.high);
+}
 static inline __half2 __halves2half2(__half low, __half high)
 {
     return {low, high};
