@@ -333,7 +333,7 @@ if [ "$only" = tests ]; then
     # Several at a time: most of their time is the driver's, for contexts and devices. The soaks are alone, as they look for
     # memory that the GPU has lost; what loses a context comes last. What takes longest is begun first.
     longest='test_faults|test_session|test_cuda|test_inline'
-    grep -xE "$longest" "$build/gpu_tests.txt" | sort -r | sed 's/^test_faults$/test_faults-1\ntest_faults-2/' >"$work/programs"
+    grep -xE "$longest" "$build/gpu_tests.txt" | sort -r | sed 's/^test_faults$/test_faults-1\ntest_faults-2\ntest_faults-3/' >"$work/programs"
     if [ -x "$build/tandem" ]; then
         ! needs numpy tool-on-cuda python3 -c 'import numpy' || echo tool-on-cuda >>"$work/programs"
         printf 'accuracy\nprobe-fp22\n' >>"$work/programs"
@@ -343,7 +343,7 @@ if [ "$only" = tests ]; then
     grep -vxE "$longest|test_daemon_gpu" "$build/gpu_tests.txt" >>"$work/programs"
     lanes=$(($(nproc) / 2))
     [ "$lanes" -ge 4 ] || lanes=4
-    [ "$lanes" -le 6 ] || lanes=6
+    [ "$lanes" -le 8 ] || lanes=8
     while [ "$lanes" -gt 0 ]; do
         lane "$work/programs" &
         lanes=$((lanes - 1))
