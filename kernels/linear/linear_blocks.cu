@@ -279,7 +279,7 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
     /* Those of all of this warp's runs, of which the first two are on their way; `next` is where the third begins. */
     __device__ __forceinline__ void sum(float (&c)[Columns][4], const uint8_t *(&next)[2]) const
     {
-        constexpr int groups = Run::channels / 32, unroll = Columns == 1 ? 4 : Columns == 2 ? 2 : 1;
+        constexpr int pairs = Run::channels / 64, unroll = Columns == 1 ? pairs : 1, within = Columns <= 2 ? 2 : 1;
         const uint32_t step = share * Run::bytes;
         uint32_t stage = 0;
 
@@ -293,8 +293,10 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
             for (int i = 0; i < 2; i++)
                 rows[i] = mine + stage * run_bytes + (8 * i + g) * stride + (uint32_t(uintptr_t(next[i])) - stages * step) % 16;
 #pragma unroll unroll
-            for (int i = 0; i < groups; i++)
-                multiply(c, rows, i, run * Run::channels + 32 * i);
+            for (int i = 0; i < pairs; i++) /* of sub-blocks, which share bytes */
+#pragma unroll within
+                for (int j = 2 * i; j < 2 * i + 2; j++)
+                    multiply(c, rows, j, run * Run::channels + 32 * j);
             __syncwarp(); /* all have read what is overwritten now */
             start(next, run + stages * share, stage);
             next[0] += step, next[1] += step;
