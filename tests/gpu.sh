@@ -343,7 +343,7 @@ if [ "$only" = tests ]; then
     grep -vxE "$longest|test_daemon_gpu" "$build/gpu_tests.txt" >>"$work/programs"
     lanes=$(($(nproc) / 2))
     [ "$lanes" -ge 4 ] || lanes=4
-    [ "$lanes" -le 8 ] || lanes=8
+    [ "$lanes" -le 6 ] || lanes=6 # more wait for the driver
     while [ "$lanes" -gt 0 ]; do
         lane "$work/programs" &
         lanes=$((lanes - 1))
