@@ -24,6 +24,10 @@ FILES = {
     "cache": "cpu-cache.json",
     "minilm_cpu": "cpu-minilm.json",
     "npc": "cpu-npc.json",
+    "npc_half": "h200-npc-0.5b.json",
+    "npc_one": "h200-npc-1b.json",
+    "npc_eight": "h200-npc-8b.json",
+    "effect": "h200-effect.json",
     "still": "cpu-denoise-still.json",
     "path": "cpu-denoise-path.json",
 }
@@ -40,7 +44,7 @@ NOT_MEASURED = [
     r"on 9\.0", r"RTX \d+", r"C\+\+17", r"2 cores with AVX-512", r"16 cores", r"\(table \d\)",
     r"for d 256 in command buffers", r"\(d 64 to 128\)", r"\(256 queries x 784 keys a tile, d 32\)", r"batch 4, 32 heads, TFLOPS",
     r"\| d 128, 16384 tokens (?=\|)", r"\| d 64, 16384 (?=\|)", r"\| 4096 (?=\|)", r"\(8 heads, 4096 x 4096, d 128, N\(0,1\), every row\)",
-    r"21 minutes of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)",
+    r"21 minutes of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B",
 ]
 
 SHAPES = [(d, n, causal) for d in (128, 64) for n in (16384, 4096) for causal in (False, True)]
@@ -52,6 +56,16 @@ def named(items, **keys):
     if len(found) != 1:
         raise LookupError(f"{len(found)} of {keys}")
     return found[0]
+
+
+def slots(report, count):
+    """Tokens a second of so many characters, of `tandem bench npc`."""
+    return vars(report.slots)[str(count)].median
+
+
+def size(report, rung, width):
+    """Frames of that width, of `tandem bench effect`."""
+    return named(named(report.rungs, rung=rung).rows, width=width)
 
 
 def shape(report, d, n, causal):
@@ -182,6 +196,13 @@ README = [
     "On two CPU cores SmolLM2 (Q4_1) reads a prompt at {npc.tokens_per_s.prompt.median:.0f} tokens a second and speaks at "
     "{npc.tokens_per_s.decode.median:.0f}; llama.cpp's own bench, in turn with it, at {npc.llama_cpp.prompt.median:.0f} and "
     "{npc.llama_cpp.decode.median:.0f} (`tandem bench npc`).",
+    "On an H200 random weights (Q8_0) in the shapes of Qwen 2.5 0.5B, Llama 3.2 1B and Llama 3 8B speak at "
+    "{npc_half.tokens_per_s.decode.median:.0f}, {npc_one.tokens_per_s.decode.median:.0f} and "
+    "{npc_eight.tokens_per_s.decode.median:.0f} tokens a second, and as 32 characters at once at {slots(npc_half, 32):.0f}, "
+    "{slots(npc_one, 32):.0f} and {slots(npc_eight, 32):.0f}",
+    "On an H200 it takes {size(effect, 'timeline', 960).gpu_ms.median:.2f} ms of 960x540 on `timeline` and "
+    "{size(effect, 'inline', 960).gpu_ms.median:.2f} ms on `inline`, of 1920x1080 "
+    "{size(effect, 'timeline', 1920).gpu_ms.median:.2f} and {size(effect, 'inline', 1920).gpu_ms.median:.2f} ms",
     "an empty hand-over takes {lane(daemon, '64 B', 'through tandemd').round_trip_us.median - "
     "lane(daemon, '64 B', 'in this process').round_trip_us.median:.0f} us longer than in process, and with three in flight "
     "a frame as long ({lane(daemon, '8 MiB', 'in this process').in_flight_us.median / "
