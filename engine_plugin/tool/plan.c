@@ -108,6 +108,8 @@ static void print_nodes(const td_program *p)
 
     printf("%6s  %-12s %8s %8s %12s %14s\n", "node", "operation", "records", "wait", "Mflop",
            "bytes");
+    if (p->nodes[0].first_record)
+        print_row(p, "begin", "fetch", 0, p->nodes[0].first_record, 0, 0);
     for (uint32_t i = 0; i < p->node_count; i++) {
         const td_program_node *node = &p->nodes[i];
         char number[16];

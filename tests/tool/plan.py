@@ -39,10 +39,13 @@ class Plan(unittest.TestCase):
                 rows = re.findall(r"^ +(\d+)  (\w+) +(\d+) +(\d+) +([\d.]+) +(\d+)$", run.stdout, re.M)
                 self.assertEqual([r[1] for r in rows], [n["operation"] for n in graph["nodes"]])
                 end = re.search(r"^ +end  commit +(\d+) +(\d+) ", run.stdout, re.M)
+                begin = re.search(r"^ +begin  fetch +(\d+) +(\d+) ", run.stdout, re.M)
+                self.assertEqual(begin and begin[1], None if device == "cpu" else "1")  # lengths come from the host
                 total = re.search(r"^ +all +(\d+) +(\d+) ", run.stdout, re.M)
                 self.assertEqual(int(end[1]), 4 if "--commit" in more else 2)  # claim, the state, outputs
                 for column in (1, 2):
-                    self.assertEqual(int(total[column]), int(end[column]) + sum(int(r[column + 1]) for r in rows))
+                    self.assertEqual(int(total[column]),
+                                     int(begin[column] if begin else 0) + int(end[column]) + sum(int(r[column + 1]) for r in rows))
                 chain = int(total[2]) + 1
                 self.assertIn(f"at least {1.2 * chain:.0f} us in a CUDA graph and {2.3 * chain:.0f} us in", run.stdout)
                 self.assertAlmostEqual(float(rows[0][4]), 2e-6 * 3 * 65 * 192 * 64, 3)
