@@ -208,14 +208,12 @@ static tandem_status make_tensors(maker *m)
 /* On a GPU nodes read a copy of what a run brings: it lies in the host's memory. */
 static void fetch_uniforms(maker *m)
 {
-    const uint64_t bytes = m->program->uniform_bytes;
+    const uint64_t bytes = m->at.is_gpu ? m->program->uniform_bytes : 0;
+    const td_place to = td_build_take(&m->at, bytes != 0, bytes);
 
-    if (!m->at.is_gpu || !bytes)
-        return;
-    const td_place to = td_build_take(&m->at, true, bytes);
-
-    td_build_fetch(&m->at, TD_PROGRAM_UNIFORM, bytes, to);
-    for (uint32_t i = 0; i < m->graph->tensor_count; i++)
+    if (bytes)
+        td_build_fetch(&m->at, TD_PROGRAM_UNIFORM, bytes, to);
+    for (uint32_t i = 0; i < m->graph->tensor_count && bytes; i++)
         if (m->tensors[i].role == TD_ROLE_UNIFORM)
             m->before[i] = m->behind[i] = (location){TD_BASE_SCRATCH, 0, to.offset + m->tensors[i].offset};
 }
@@ -228,8 +226,7 @@ tandem_status td_program_tensors(const td_graph *graph, const uint32_t *numbers,
                .numbers = numbers,
                .program = &blocks,
                .tensors = tensors,
-               .why = why,
-               .why_bytes = why_bytes};
+               .why = why, .why_bytes = why_bytes};
     tandem_status status = numbers ? check_numbers(&m) : TANDEM_OK;
 
     memset(tensors, 0, graph->tensor_count * sizeof *tensors);
@@ -457,8 +454,8 @@ static tandem_status plan_node(maker *m, uint32_t at, tandem_operands *op)
             m->tensors[node->views[i].tensor].dtype;
     m->target.constant_views = 0;
     for (uint32_t i = 0; i < node->view_count && status == TANDEM_OK; i++) {
-        if (m->tensors[node->views[i].tensor].role == TD_ROLE_WEIGHT)
-            m->target.constant_views |= 1u << node->views[i].view;
+        const bool constant = m->tensors[node->views[i].tensor].role == TD_ROLE_WEIGHT;
+        m->target.constant_views |= (uint32_t)constant << node->views[i].view;
         status = set_view(m, at, &node->views[i], op);
     }
     if (status != TANDEM_OK)
@@ -501,6 +498,7 @@ static tandem_status make_node(maker *m, uint32_t at)
 static tandem_status make_nodes(maker *m)
 {
     tandem_status status = TANDEM_OK;
+    fetch_uniforms(m);
     for (uint32_t i = 0; i < m->graph->node_count && status == TANDEM_OK; i++)
         status = make_node(m, i);
     return status;
@@ -510,8 +508,7 @@ static tandem_status make_nodes(maker *m)
 
 static bool is_drafted(const maker *m, uint32_t tensor)
 {
-    return m->tensors[tensor].view != UINT32_MAX && m->before[tensor].base == TD_BASE_VIEW &&
-           m->behind[tensor].base == TD_BASE_SCRATCH;
+    return m->tensors[tensor].view != UINT32_MAX && m->before[tensor].base != m->behind[tensor].base;
 }
 
 static td_range range_of(const location *at, uint64_t bytes)
@@ -627,8 +624,6 @@ static tandem_status make(maker *m)
     if (status == TANDEM_OK)
         status = make_tensors(m);
     if (status == TANDEM_OK)
-        fetch_uniforms(m);
-    if (status == TANDEM_OK)
         status = make_nodes(m);
     if (status == TANDEM_OK)
         status = make_end(m);
@@ -658,8 +653,7 @@ tandem_status td_program_build(const td_graph *graph, const uint32_t *numbers,
                .commit = target->commit,
                .program = made,
                .plan = made ? td_plan_create() : NULL,
-               .why = why,
-               .why_bytes = why_bytes};
+               .why = why, .why_bytes = why_bytes};
 
     *program = made;
     if (!m.plan) {

@@ -599,31 +599,21 @@ __device__ __forceinline__ void cp_async_16(uint32_t shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(global) : "memory");
 }
-
 /* So many bytes, 0 to 16, and zeros for the others. */
 __device__ __forceinline__ void cp_async_16_or_zero(uint32_t shared, const void *global, uint32_t bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(global), "r"(bytes) : "memory");
 }
-
 /* 16 bytes, of which the first `left` are there, the others zeros; nothing if that is none. */
 __device__ __forceinline__ void cp_async_16_some(uint32_t shared, const void *global, int left)
 {
-    asm volatile("{\n\t"
-                 ".reg .pred some;\n\t"
-                 "setp.gt.s32 some, %2, 0;\n\t"
-                 "@some cp.async.cg.shared.global [%0], [%1], 16, %3;\n\t"
-                 "}"
-                 :
-                 : "r"(shared), "l"(global), "r"(left), "r"(min(left, 16))
-                 : "memory");
+    asm volatile("{.reg .pred some; setp.gt.s32 some, %2, 0; @some cp.async.cg.shared.global [%0], [%1], 16, %3;}"
+                 : : "r"(shared), "l"(global), "r"(left), "r"(min(left, 16)) : "memory");
 }
-
 __device__ __forceinline__ void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
-
 template <int Pending> __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(Pending) : "memory");

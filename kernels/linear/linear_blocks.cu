@@ -252,7 +252,7 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
             float sums[2][4] = {}, all[4] = {};
             uint32_t x[4];
 
-            linear_load_x(x, static_cast<const uint16_t *>(p.x) + row * p.x_stride + k + 4 * q, int(p.ins) - int(k) - 4 * q);
+            linear_load_x(x, static_cast<const uint16_t *>(p.x) + (row * uint32_t(p.x_stride) + k + 4 * q), int(p.ins) - int(k) - 4 * q);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t fragment[4] = {a[0][2 * half], a[1][2 * half], a[0][2 * half + 1], a[1][2 * half + 1]};
@@ -279,7 +279,7 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
     /* Those of all of this warp's runs, of which the first two are on their way; `next` is where the third begins. */
     __device__ __forceinline__ void sum(float (&c)[Columns][4], const uint8_t *(&next)[2]) const
     {
-        constexpr int pairs = Run::channels / 64, unroll = Columns == 1 ? pairs : 1, within = Columns <= 2 ? 2 : 1;
+        constexpr int pairs = Run::channels / 64, unroll = Columns > 1 ? 1 : Weights >= TD_LINEAR_Q4_K ? pairs : 2, within = Columns <= 2 ? 2 : 1;
         const uint32_t step = share * Run::bytes;
         uint32_t stage = 0;
 
@@ -445,10 +445,11 @@ template <int Weights, int Columns, bool Bf16> __device__ __forceinline__ void l
 
 } // namespace td
 
-/* Blocks of which a multiprocessor's shared memory holds three have as many registers as that leaves. */
-#define TD_LINEAR_BLOCKS_AT_ONCE(weights, columns) ((columns) < 8 ? 24 : 16) / TD_LINEAR_BLOCKS_WARPS(weights)
+/* Warps that a multiprocessor is to have at once, so that none of their registers spill: scales and minima take some. */
+#define TD_LINEAR_BLOCKS_AT_ONCE(weights, columns) ((columns) == 8 ? 8 : (weights) < TD_LINEAR_Q4_1 ? 24 : 16)
 #define TD_LINEAR_BLOCKS(type, bf16, name, weights, columns)                                                                     \
-    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_BLOCKS_WARPS(weights), TD_LINEAR_BLOCKS_AT_ONCE(weights, columns)) \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_BLOCKS_WARPS(weights),                                      \
+                                                 TD_LINEAR_BLOCKS_AT_ONCE(weights, columns) / TD_LINEAR_BLOCKS_WARPS(weights))    \
         linear_##type##_blocks_##name##_##columns(const __grid_constant__ td_params_linear p)                                     \
     {                                                                                                                             \
         td::linear_blocks<weights, columns, bf16>(p);                                                                             \

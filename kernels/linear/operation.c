@@ -289,6 +289,8 @@ static uint32_t best_form(const tandem_linear *whole, const td_target *target, u
 static bool suits_skinny(const tandem_linear *l)
 {
     const uint32_t to = l->w.dtype == l->x.dtype ? 16 : l->w.dtype == TANDEM_DTYPE_I8 ? 8 : 2;
+    if (l->x.stride_row < 0 || l->x.stride_row > INT32_MAX / 2 / TD_LINEAR_SKINNY_MOST) /* places in x have 32 bits */
+        return false;
     return x_is_wide(l) && is_aligned(&l->w, to) && (to != 16 || l->w.stride_row % 8 == 0);
 }
 
