@@ -121,14 +121,9 @@ struct LinearAhead {
     }
 };
 
-/* Columns `column` to `column` + 7 of a row of y, from sums a and, with a gate, b; `ahead` was loaded for them. */
-__device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
-                                              float (&b)[8], const LinearAhead &ahead)
+/* Columns from `column` on: scale, bias, activation and gate of sums a and, with a gate, b. */
+__device__ __forceinline__ void linear_gated(const td_params_linear &p, uint32_t column, int count, float (&a)[8], float (&b)[8])
 {
-    if (row >= p.rows || column >= p.outs)
-        return;
-    const int count = int(min(p.outs - column, 8u));
-
     if (p.gate == TANDEM_GATE_PAIRS) {
         linear_affine(p, a, 2 * column, 2, count);
         linear_affine(p, b, 2 * column + 1, 2, count);
@@ -142,24 +137,45 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
 #pragma unroll
         for (int i = 0; i < 8; i++)
             a[i] *= b[i];
-    if (ahead.turns)
-        linear_turn(a, ahead.more);
-    if (p.residual) {
-        if (p.rotation)
-            LinearAhead::load_residual(p, row, column, b);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            a[i] += p.rotation ? b[i] : ahead.more[i];
-    }
-    store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
 }
+
+/* Columns `column` to `column` + 7 of a row of y, from sums a and, with a gate, b, which is overwritten: what else it takes is read when
+ * it is wanted, where registers are few. */
 __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
                                               float (&b)[8])
 {
-    LinearAhead ahead;
+    if (row >= p.rows || column >= p.outs)
+        return;
+    const int count = int(min(p.outs - column, 8u));
 
-    ahead.load(p, row, column);
-    linear_finish(p, row, column, a, b, ahead);
+    linear_gated(p, column, count, a, b);
+    if (p.rotation && linear_load_turn(p, row, column, b))
+        linear_turn(a, b);
+    if (p.residual) {
+        LinearAhead::load_residual(p, row, column, b);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a[i] += b[i];
+    }
+    store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
+}
+/* The same; `ahead` was loaded for these columns. */
+__device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
+                                              float (&b)[8], const LinearAhead &ahead)
+{
+    if (row >= p.rows || column >= p.outs)
+        return;
+    const int count = int(min(p.outs - column, 8u));
+
+    linear_gated(p, column, count, a, b);
+    if (ahead.turns)
+        linear_turn(a, ahead.more);
+    if (p.residual && p.rotation)
+        LinearAhead::load_residual(p, row, column, b);
+#pragma unroll
+    for (int i = 0; i < 8 && p.residual; i++)
+        a[i] += p.rotation ? b[i] : ahead.more[i];
+    store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
 }
 
 /* What eight sums are finished with where there is neither a scale nor a gate nor a rotation: read ahead of them. */
