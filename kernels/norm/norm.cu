@@ -24,6 +24,33 @@ __device__ __forceinline__ float norm_warp_sum(const float (&s)[8])
     return all;
 }
 
+/* Of what a block's warps have each a sum of, one behind the other. */
+__device__ __forceinline__ float norm_block_sum(float mine, float (&warps)[TD_NORM_THREADS / 32])
+{
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    float all = warps[0];
+#pragma unroll
+    for (uint32_t w = 1; w < TD_NORM_THREADS / 32; w++)
+        all = __fadd_rn(all, warps[w]);
+    return all;
+}
+
+/* Of which plane a row is; most often there is one. */
+__device__ __forceinline__ void norm_place(const td_params_norm &p, uint64_t number, int64_t &batch, int64_t &head, int64_t &row)
+{
+    batch = head = 0;
+    row = int64_t(number);
+    if (p.total > p.rows) {
+        const int64_t plane = int64_t(number / p.rows);
+
+        row = int64_t(number % p.rows);
+        batch = plane / p.heads;
+        head = plane % p.heads;
+    }
+}
+
 struct NormRow {
     const td_params_norm &p;
     int64_t batch, head, row;
@@ -79,13 +106,8 @@ struct NormRow {
         float all = norm_warp_sum(s);
 
         if (p.lanes > 32) {
-            __syncthreads();
-            if (threadIdx.x % 32 == 0)
-                warps[threadIdx.x / 32] = all;
-            __syncthreads();
-            all = warps[0];
-            for (uint32_t w = 1; w < TD_NORM_THREADS / 32; w++)
-                all = __fadd_rn(all, warps[w]);
+            __syncthreads(); /* nobody reads the last ones any more */
+            all = norm_block_sum(all, warps);
         }
         return __fdiv_rn(all, float(p.channels));
     }
@@ -177,15 +199,9 @@ template <class E> __device__ __forceinline__ void norm_short(const td_params_no
     constexpr int most = NormShort<E>::most;
     const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / 32) + threadIdx.x / 32;
     const bool stop = is_set(p.cancel);
-    int64_t batch = 0, head = 0, row = int64_t(number); /* of one plane, as most often */
+    int64_t batch, head, row;
 
-    if (p.total > p.rows) {
-        const int64_t plane = int64_t(number / p.rows);
-
-        row = int64_t(number % p.rows);
-        batch = plane / p.heads;
-        head = plane % p.heads;
-    }
+    norm_place(p, number, batch, head, row);
     wait_for_previous();
     launch_dependents();
     if (number >= p.total) /* whole warps leave */
@@ -247,16 +263,10 @@ template <class Y> __device__ __forceinline__ void norm_line(const td_params_nor
     static_assert(TD_NORM_SHORT == most * 8 * 32, "a warp's rows have as many steps as a block's");
     const uint32_t lane = threadIdx.x % p.lanes, step = 8u * p.lanes;
     const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / p.lanes) + threadIdx.x / p.lanes;
-    int64_t batch = 0, head = 0, row = int64_t(number);
+    int64_t batch, head, row;
     float h[most][8], weight[most][8], s[8] = {};
 
-    if (p.total > p.rows) {
-        const int64_t plane = int64_t(number / p.rows);
-
-        row = int64_t(number % p.rows);
-        batch = plane / p.heads;
-        head = plane % p.heads;
-    }
+    norm_place(p, number, batch, head, row);
     const bool there = number < p.total; /* of all threads of a warp alike */
     const float *x = static_cast<const float *>(p.x) + row_at(p.x_at, batch, head, row);
 
@@ -280,15 +290,8 @@ template <class Y> __device__ __forceinline__ void norm_line(const td_params_nor
                 s[j] = __fadd_rn(s[j], __fmul_rn(h[i][j], h[i][j]));
     float all = norm_warp_sum(s);
 
-    if (p.lanes > 32) {
-        if (threadIdx.x % 32 == 0)
-            warps[threadIdx.x / 32] = all;
-        __syncthreads();
-        all = warps[0];
-#pragma unroll
-        for (uint32_t w = 1; w < TD_NORM_THREADS / 32; w++)
-            all = __fadd_rn(all, warps[w]);
-    }
+    if (p.lanes > 32)
+        all = norm_block_sum(all, warps);
     const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, float(p.channels)), p.epsilon)));
 
     if (__any_sync(~0u, stop))

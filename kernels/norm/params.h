@@ -1,6 +1,7 @@
-/* Parameter block of the kernel `norm_rows`, on every device, and of `norm_short_f16` and `norm_short_bf16`: for rows of 32 threads, a
- * multiple of 8 channels, x, residual, y and sum of that type, weight and bias of F32, all 16-byte aligned with their rows; and of `norm_line_f16` and `norm_line_bf16`: RMSNorm alone, of x and a weight of
- * F32 to y of that type, up to TD_NORM_LINE channels, a multiple of 8, aligned likewise, with neither residual nor sum nor rotation.
+/* Parameter block of the kernel `norm_rows`, on every device; of `norm_short_f16` and `norm_short_bf16`: for rows of 32 threads, a
+ * multiple of 8 channels, x, residual, y and sum of that type, weight and bias of F32, all 16-byte aligned with their rows; and of
+ * `norm_line_f16` and `norm_line_bf16`: RMSNorm alone, of x and a weight of F32 to y of that type, up to TD_NORM_LINE channels, a
+ * multiple of 8, aligned likewise, with neither residual nor sum nor rotation.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
