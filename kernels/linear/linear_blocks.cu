@@ -170,7 +170,7 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
     static constexpr int pieces = (before + Run::bytes + 15) / 16, copies = (pieces + 3) / 4, stride = 16 * (pieces | 1);
     static constexpr int run_bytes = 16 * stride, sum_stride = 20; /* floats of a row of x and a tile, so that q and g meet all banks */
     static constexpr int sum_bytes = warps * 8 * Columns * sum_stride * 4;
-    static_assert(warps * stages * run_bytes <= TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) &&
+    static_assert(Run::channels == TD_LINEAR_BLOCKS_RUN(Weights) && warps * stages * run_bytes <= TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) &&
                       sum_bytes <= TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) && TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) <= 47 * 1024,
                   "what plans ask for; no more than a block has in a command buffer");
 

@@ -85,7 +85,7 @@ template <int Weights, bool Bf16> __device__ __forceinline__ void linear_mma_til
                 linear_copy8(to.w + at, reinterpret_cast<const uint16_t *>(w[i]), 32 * step + 8 * piece, p.ins, w_exists[i],
                              w_wide);
             else
-                W::template load<LinearGlobal>(raw[i], w[i], step / W::groups, piece,
+                W::load(raw[i], w[i], step / W::groups, piece,
                         w_exists[i] && 32 * step + (Weights == TD_LINEAR_INT8 ? 8 * piece : 0) < p.ins);
         }
         cp_async_commit();

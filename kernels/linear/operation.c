@@ -352,7 +352,7 @@ static uint32_t skinny_size(const tandem_linear *whole)
  * which a multiprocessor has three at a time, and by a warp's runs and as much as two of them for the rest. */
 static uint32_t tile_warps(const tandem_linear *l, const td_target *target, uint32_t weights)
 {
-    const uint32_t run = weights == TD_LINEAR_INT8 || weights == TD_LINEAR_Q8_0 ? 128 : 256, warps = TD_LINEAR_BLOCKS_WARPS(weights);
+    const uint32_t run = TD_LINEAR_BLOCKS_RUN(weights), warps = TD_LINEAR_BLOCKS_WARPS(weights);
     const uint64_t tiles = ((uint64_t)w_rows(l) + 15) / 16, runs = (l->ins + run - 1) / run, at_once = 24 / warps * multiprocessors_of(target);
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;

@@ -76,6 +76,7 @@ typedef struct td_params_linear_tma {
 /* `linear_blocks`: the same of all other weights; INT8 is 8-byte aligned, blocks 2-byte. `tile_warps`, a power of two up to all warps of a
  * block, share a tile of 16 rows of w; it goes by w alone, as sums are added up in another order with another number. */
 #define TD_LINEAR_BLOCKS_WARPS(weights) ((weights) >= TD_LINEAR_Q6_K ? 4 : 8)
+#define TD_LINEAR_BLOCKS_RUN(weights) ((weights) <= TD_LINEAR_Q8_0 ? 128 : 256) /* channels that a warp copies at a time */
 #define TD_LINEAR_BLOCKS_SHARED_BYTES(weights)      \
     ((weights) == TD_LINEAR_INT8   ? 40960          \
      : (weights) == TD_LINEAR_Q6_K ? 30720          \

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A step is `channels` weights of a row, which four threads share: each has eight of every 32, in `groups` groups. Thread q has
+ * A step is 32 weights of a row for each of `groups` groups, which four threads share: each has eight of every 32. Thread q has
  * channels 8q to 8q + 7 of a group; where blocks have two in a byte that are 16 apart (`apart`), 4q to 4q + 3 and those 16 further.
  * load() reads a thread's words, get() makes a group of them.
  */
@@ -66,58 +66,31 @@ __device__ __forceinline__ void linear_mma(float (&c)[4], const uint32_t (&a)[4]
 
 /* How words of weights are read, aligned to two bytes: from w itself, or from what was copied of it to shared memory. */
 struct LinearGlobal {
-    __device__ __forceinline__ static uint32_t u8(const uint8_t *p) { return __ldg(p); }
     __device__ __forceinline__ static uint32_t u16(const uint8_t *p) { return block_u16(p); }
-    __device__ __forceinline__ static uint32_t u32(const uint8_t *p) { return block_u32(p); }
-    __device__ __forceinline__ static uint2 eight(const uint2 *p) { return __ldg(p); }
 };
 struct LinearShared {
-    __device__ __forceinline__ static uint32_t u8(const uint8_t *p) { return *p; }
     __device__ __forceinline__ static uint32_t u16(const uint8_t *p) { return *reinterpret_cast<const uint16_t *>(p); }
     __device__ __forceinline__ static uint32_t u32(const uint8_t *p) { return u16(p) | u16(p + 2) << 16; }
-    __device__ __forceinline__ static uint2 eight(const uint2 *p) { return *p; }
 };
 
 template <int Weights> struct LinearWeights;
 
+/* These need no decoding. */
 template <> struct LinearWeights<TD_LINEAR_DENSE> {
-    static constexpr int channels = 32, groups = 1, words = 4;
-    static constexpr bool apart = false;
-
-    /* The row's step, of which `count` channels of this thread exist: all eight or none. */
-    template <class Read>
-    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
-    {
-        load_once_or_zeros_any(raw, row + step * 64 + q * 16, there);
-    }
-    __device__ __forceinline__ static void load_once_or_zeros_any(uint32_t (&raw)[4], const uint8_t *p, bool there)
-    {
-        uint4 x = make_uint4(0, 0, 0, 0);
-
-        if (there)
-            x = __ldg(reinterpret_cast<const uint4 *>(p));
-        raw[0] = x.x, raw[1] = x.y, raw[2] = x.z, raw[3] = x.w;
-    }
-    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            w[i] = raw[i];
-    }
+    static constexpr int groups = 1, words = 4;
 };
 
 template <> struct LinearWeights<TD_LINEAR_INT8> {
-    static constexpr int channels = 32, groups = 1, words = 2;
+    static constexpr int groups = 1, words = 2;
     static constexpr bool apart = false;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint2 *at = reinterpret_cast<const uint2 *>(row + step * 32 + q * 8);
         uint2 x = make_uint2(0, 0);
 
         if (there)
-            x = Read::eight(at);
+            x = __ldg(at);
         raw[0] = x.x, raw[1] = x.y;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
@@ -133,17 +106,16 @@ template <> struct LinearWeights<TD_LINEAR_INT8> {
 };
 
 template <> struct LinearWeights<TD_LINEAR_Q8_0> {
-    static constexpr int channels = 32, groups = 1, words = 3;
+    static constexpr int groups = 1, words = 3;
     static constexpr bool apart = false;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step * 34;
 
-        raw[0] = there ? Read::u16(block) : 0;
-        raw[1] = there ? Read::u32(block + 2 + 8 * q) : 0;
-        raw[2] = there ? Read::u32(block + 6 + 8 * q) : 0;
+        raw[0] = there ? block_u16(block) : 0;
+        raw[1] = there ? block_u32(block + 2 + 8 * q) : 0;
+        raw[2] = there ? block_u32(block + 6 + 8 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -158,16 +130,15 @@ template <> struct LinearWeights<TD_LINEAR_Q8_0> {
 };
 
 template <> struct LinearWeights<TD_LINEAR_Q4_0> {
-    static constexpr int channels = 32, groups = 1, words = 2;
+    static constexpr int groups = 1, words = 2;
     static constexpr bool apart = true;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step * 18;
 
-        raw[0] = there ? Read::u16(block) : 0;
-        raw[1] = there ? Read::u32(block + 2 + 4 * q) : 0;
+        raw[0] = there ? block_u16(block) : 0;
+        raw[1] = there ? block_u32(block + 2 + 4 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -182,16 +153,15 @@ template <> struct LinearWeights<TD_LINEAR_Q4_0> {
 };
 
 template <> struct LinearWeights<TD_LINEAR_Q4_1> {
-    static constexpr int channels = 32, groups = 1, words = 2;
+    static constexpr int groups = 1, words = 2;
     static constexpr bool apart = true;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step * 20;
 
-        raw[0] = there ? Read::u32(block) : 0;
-        raw[1] = there ? Read::u32(block + 4 + 4 * q) : 0;
+        raw[0] = there ? block_u32(block) : 0;
+        raw[1] = there ? block_u32(block + 4 + 4 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -216,10 +186,9 @@ template <class Read> __device__ __forceinline__ uint32_t linear_k_scales(const 
 }
 
 template <> struct LinearWeights<TD_LINEAR_Q4_K> {
-    static constexpr int channels = 64, groups = 2, words = 5;
+    static constexpr int groups = 2, words = 5;
     static constexpr bool apart = false;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step / 4 * 144;
@@ -230,10 +199,10 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
             raw[i] = 0;
         if (!there)
             return;
-        raw[0] = Read::u32(block);
-        raw[1] = linear_k_scales<Read>(block + 4, pair);
-        raw[2] = Read::u32(block + 16 + 32 * pair + 8 * q);
-        raw[3] = Read::u32(block + 20 + 32 * pair + 8 * q);
+        raw[0] = block_u32(block);
+        raw[1] = linear_k_scales<LinearGlobal>(block + 4, pair);
+        raw[2] = block_u32(block + 16 + 32 * pair + 8 * q);
+        raw[3] = block_u32(block + 20 + 32 * pair + 8 * q);
         raw[4] = 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
@@ -252,10 +221,9 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
 };
 
 template <> struct LinearWeights<TD_LINEAR_Q5_K> {
-    static constexpr int channels = 64, groups = 2, words = 6;
+    static constexpr int groups = 2, words = 6;
     static constexpr bool apart = false;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step / 4 * 176;
@@ -266,12 +234,12 @@ template <> struct LinearWeights<TD_LINEAR_Q5_K> {
             raw[i] = 0;
         if (!there)
             return;
-        raw[0] = Read::u32(block);
-        raw[1] = linear_k_scales<Read>(block + 4, pair);
+        raw[0] = block_u32(block);
+        raw[1] = linear_k_scales<LinearGlobal>(block + 4, pair);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            raw[2 + i] = Read::u32(block + 48 + 32 * pair + 8 * q + 4 * i);
-            raw[4 + i] = Read::u32(block + 16 + 8 * q + 4 * i) >> 2 * pair; /* a bit for each sub-block */
+            raw[2 + i] = block_u32(block + 48 + 32 * pair + 8 * q + 4 * i);
+            raw[4 + i] = block_u32(block + 16 + 8 * q + 4 * i) >> 2 * pair; /* a bit for each sub-block */
         }
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
@@ -291,10 +259,9 @@ template <> struct LinearWeights<TD_LINEAR_Q5_K> {
 };
 
 template <> struct LinearWeights<TD_LINEAR_Q6_K> {
-    static constexpr int channels = 128, groups = 4, words = 8;
+    static constexpr int groups = 4, words = 8;
     static constexpr bool apart = false;
 
-    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step / 2 * 210;
@@ -307,13 +274,13 @@ template <> struct LinearWeights<TD_LINEAR_Q6_K> {
             return;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            raw[i] = Read::u32(block + 64 * half + 8 * q + 4 * i);
-            raw[2 + i] = Read::u32(block + 64 * half + 32 + 8 * q + 4 * i);
-            raw[4 + i] = Read::u32(block + 128 + 32 * half + 8 * q + 4 * i);
+            raw[i] = block_u32(block + 64 * half + 8 * q + 4 * i);
+            raw[2 + i] = block_u32(block + 64 * half + 32 + 8 * q + 4 * i);
+            raw[4 + i] = block_u32(block + 128 + 32 * half + 8 * q + 4 * i);
         }
         const uint8_t *scales = block + 192 + 8 * half + q / 2; /* this thread's: of 16 channels each, every second */
-        raw[6] = Read::u8(scales) | Read::u8(scales + 2) << 8 | Read::u8(scales + 4) << 16 | Read::u8(scales + 6) << 24;
-        raw[7] = Read::u16(block + 208);
+        raw[6] = __ldg(scales) | __ldg(scales + 2) << 8 | __ldg(scales + 4) << 16 | __ldg(scales + 6) << 24;
+        raw[7] = block_u16(block + 208);
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
     {
