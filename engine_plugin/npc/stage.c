@@ -268,8 +268,8 @@ static void end_run(td_stage *s)
     s->ticket = 0;
 }
 
-/* A sequence has read what it was to in this run, of which it has a row. Its logits stay where they are if the next run has another
- * place for its own. */
+/* A sequence has read what it was to in this run, of which it has a row. Its logits stay where they
+ * are if the next run has another place for its own. */
 static void advance(td_stage *s, td_sequence *q, uint32_t row)
 {
     const float *const logits = (const float *)s->into->mem.host + (size_t)row * s->words;
