@@ -21,6 +21,12 @@ td_dtype td_dtype_of(uint32_t dtype)
         [TANDEM_DTYPE_Q4_K] = {256, 144, 2, 2},
         [TANDEM_DTYPE_Q6_K] = {256, 210, 2, 2},
         [TANDEM_DTYPE_Q5_K] = {256, 176, 2, 2},
+        [TANDEM_DTYPE_Q8_0_TILES] = {64, 68, 16, 16}, /* of a row: a tile has 16 */
+        [TANDEM_DTYPE_Q4_0_TILES] = {128, 72, 16, 16},
+        [TANDEM_DTYPE_Q4_1_TILES] = {128, 80, 16, 16},
+        [TANDEM_DTYPE_Q4_K_TILES] = {256, 144, 16, 16},
+        [TANDEM_DTYPE_Q6_K_TILES] = {256, 210, 16, 16},
+        [TANDEM_DTYPE_Q5_K_TILES] = {256, 176, 16, 16},
     };
     return dtype < sizeof known / sizeof *known ? known[dtype] : (td_dtype){0, 0, 0, 0};
 }

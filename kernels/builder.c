@@ -106,11 +106,21 @@ void td_build_pointer(td_builder *at, td_record *record, size_t offset, uint32_t
               (td_reloc){.offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend});
 }
 
-void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t view)
+static void add_map(td_builder *at, td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
 {
     record->flags |= TD_RECORD_TENSOR_MAPS;
     add_reloc(at, record, sizeof(td_tensor_map),
-              (td_reloc){.offset = (uint16_t)offset, .kind = TD_RELOC_TENSOR_MAP, .base = TD_BASE_VIEW, .view = view});
+              (td_reloc){.offset = (uint16_t)offset, .kind = TD_RELOC_TENSOR_MAP, .base = (uint8_t)base, .view = view, .addend = addend});
+}
+
+void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t view)
+{
+    add_map(at, record, offset, TD_BASE_VIEW, view, 0);
+}
+
+void td_build_scratch_map(td_builder *at, td_record *record, size_t offset, td_place it)
+{
+    add_map(at, record, offset, TD_BASE_SCRATCH, 0, it.offset);
 }
 
 void td_build_range(td_builder *at, td_record *record, int access, td_range range)

@@ -62,8 +62,10 @@ static inline unsigned __int128 td_eights_grid(const td_shape *shape)
 void td_build_pointer(td_builder *at, td_record *record, size_t offset, uint32_t base, uint32_t view,
                       uint64_t addend);
 
-/* The td_tensor_map at `offset` of the parameters is one of a view, which the record must read or write besides. */
+/* The td_tensor_map at `offset` of the parameters is one of a view, or of a place in scratch, which the record must read or write
+ * besides. */
 void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t view);
+void td_build_scratch_map(td_builder *at, td_record *record, size_t offset, td_place it);
 
 /* What a record reads or writes, without a pointer to it. */
 enum { TD_READ = 0, TD_WRITE = 1 };

@@ -8,6 +8,7 @@
 
 #include "kernels/codes.h"
 #include "kernels/params.h"
+#include "kernels/tiles.h"
 
 /* What is being checked, for its errors. */
 typedef struct check {
@@ -159,6 +160,27 @@ tandem_status td_check_codes(const td_operation_layout *layout, const tandem_ope
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "%s.%s.stride_%s is %" PRId64 "; for codes of this shape it must be %" PRId64, layout->name,
                            layout->views[view].name, axes[axis].name, stride_of(it, axis), musts[axis]);
+    return TANDEM_OK;
+}
+
+tandem_status td_check_tiles(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, bool is_gpu, char *why,
+                             size_t why_bytes)
+{
+    const tandem_view *it = td_view_in(layout, op, view);
+    uint32_t of[4];
+    if (!td_dtype_is_tiles(it->dtype))
+        return TANDEM_OK;
+    layout->shape(op, view, of);
+    if (!is_gpu)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s.%s.dtype is %" PRIu32 " (weights in tiles), which GPUs alone read",
+                       layout->name, layout->views[view].name, it->dtype);
+    if (of[2] % TD_WEIGHT_ROWS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.%s has %" PRIu32 " rows; weights in tiles have a multiple of %d", layout->name,
+                       layout->views[view].name, of[2], TD_WEIGHT_ROWS);
+    if (it->stride_row != (int64_t)of[3])
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "%s.%s.stride_row is %" PRId64 "; of weights in tiles it must be the channels, %" PRIu32, layout->name,
+                       layout->views[view].name, it->stride_row, of[3]);
     return TANDEM_OK;
 }
 

@@ -13,6 +13,10 @@
 #define TD_DTYPES_BLOCKS                                                                           \
     (TD_DTYPES(TANDEM_DTYPE_Q8_0) | TD_DTYPES(TANDEM_DTYPE_Q4_0) | TD_DTYPES(TANDEM_DTYPE_Q4_1) |  \
      TD_DTYPES(TANDEM_DTYPE_Q4_K) | TD_DTYPES(TANDEM_DTYPE_Q6_K) | TD_DTYPES(TANDEM_DTYPE_Q5_K))
+#define TD_DTYPES_TILES                                                                            \
+    (TD_DTYPES(TANDEM_DTYPE_Q8_0_TILES) | TD_DTYPES(TANDEM_DTYPE_Q4_0_TILES) |                       \
+     TD_DTYPES(TANDEM_DTYPE_Q4_1_TILES) | TD_DTYPES(TANDEM_DTYPE_Q4_K_TILES) |                       \
+     TD_DTYPES(TANDEM_DTYPE_Q6_K_TILES) | TD_DTYPES(TANDEM_DTYPE_Q5_K_TILES))
 #define TD_DTYPES_CODES (TD_DTYPES(TANDEM_DTYPE_CODES_INT8) | TD_DTYPES(TANDEM_DTYPE_CODES_E4M3))
 
 /* Everything about a view but its mem: a dtype among `dtypes`, words that must be 0, offset and strides; that it ends within 2^63
@@ -20,6 +24,10 @@
  * is optional and not there passes. The operation's sizes were checked before. */
 tandem_status td_check_view(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t dtypes,
                             char *why, size_t why_bytes);
+
+/* Of weights in tiles, besides: whole tiles, one behind the other; and on a CPU, which takes none, UNSUPPORTED. */
+tandem_status td_check_tiles(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, bool is_gpu, char *why,
+                             size_t why_bytes);
 
 /* Whether a view, of elements of two bytes or more, may be read 16 bytes at a time. */
 static inline bool td_is_wide(const tandem_view *view)

@@ -36,7 +36,7 @@ static bool begins_as_gguf(const char *path)
 
 static tandem_status open_gguf(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
-    const td_llama_desc llama = {desc->sequences ? desc->sequences : 1, desc->context, desc->cache, desc->pages};
+    const td_llama_desc llama = {desc->sequences ? desc->sequences : 1, desc->context, desc->cache, desc->pages, load->s->target.sm != 0};
     tandem_status status = td_checkpoint_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
 
     if (status == TANDEM_OK)

@@ -117,7 +117,7 @@ static bool view_words(const check *c, const char *name, const tandem_view *view
     if (!id(c, field, view->mem, TD_WIRE_KIND_MEM))
         return false;
     snprintf(field, sizeof field, "%s.dtype", name);
-    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_Q5_K))
+    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_Q5_K_TILES))
         return false;
     snprintf(field, sizeof field, "%s.reserved", name);
     if (!number(c, field, view->reserved, 0, 0))
@@ -487,7 +487,7 @@ static bool check_bindings(const check *c, const td_wire_binding *bindings, uint
         if (!number(c, field, binding->offset_bytes, 0, c->rules->mem_bytes))
             return false;
         snprintf(field, sizeof field, "bindings[%" PRIu32 "].dtype", i);
-        if (!number(c, field, binding->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_Q5_K))
+        if (!number(c, field, binding->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_Q5_K_TILES))
             return false;
         snprintf(field, sizeof field, "bindings[%" PRIu32 "].reserved", i);
         if (!number(c, field, binding->reserved, 0, 0))

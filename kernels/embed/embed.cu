@@ -2,19 +2,36 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/cuda/blocks.cuh"
+#include "kernels/cuda/tiles.cuh"
 #include "kernels/embed/params.h"
 
 namespace td {
 
+/* Eight channels of a row of a table in tiles. */
+__device__ __forceinline__ void embed_load_tiles(float (&x)[8], const td_embed_table &t, uint32_t row, uint32_t channel)
+{
+    const uint8_t *rows = static_cast<const uint8_t *>(t.rows);
+
+    switch (t.dtype) {
+    case TANDEM_DTYPE_Q8_0_TILES: tile_load8<TANDEM_DTYPE_Q8_0_TILES>(x, rows, t.stride, row, channel); break;
+    case TANDEM_DTYPE_Q4_0_TILES: tile_load8<TANDEM_DTYPE_Q4_0_TILES>(x, rows, t.stride, row, channel); break;
+    case TANDEM_DTYPE_Q4_1_TILES: tile_load8<TANDEM_DTYPE_Q4_1_TILES>(x, rows, t.stride, row, channel); break;
+    case TANDEM_DTYPE_Q4_K_TILES: tile_load8<TANDEM_DTYPE_Q4_K_TILES>(x, rows, t.stride, row, channel); break;
+    case TANDEM_DTYPE_Q5_K_TILES: tile_load8<TANDEM_DTYPE_Q5_K_TILES>(x, rows, t.stride, row, channel); break;
+    default: tile_load8<TANDEM_DTYPE_Q6_K_TILES>(x, rows, t.stride, row, channel); break;
+    }
+}
+
 /* A thread's channels of the row that its id says. */
 __device__ __forceinline__ void embed_load(float (&x)[8], const td_embed_table &t, const EightAt &at)
 {
-    const int32_t asked = t.id[row_at(t.id_at, at.batch, at.head, at.row)];
-    const uint8_t *row = static_cast<const uint8_t *>(t.rows) + min(max(asked, 0), int32_t(t.count - 1)) * t.stride;
+    const int32_t asked = t.id[row_at(t.id_at, at.batch, at.head, at.row)], id = min(max(asked, 0), int32_t(t.count - 1));
+    const uint8_t *row = static_cast<const uint8_t *>(t.rows) + id * t.stride;
 
     if (t.dtype <= TANDEM_DTYPE_F32)
         load_some(x, row, t.dtype, at.channel, at.count);
+    else if (t.dtype >= TANDEM_DTYPE_Q8_0_TILES)
+        embed_load_tiles(x, t, uint32_t(id), at.channel);
     else
         load_block8(x, row, t.dtype, at.channel);
 }

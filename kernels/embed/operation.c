@@ -70,7 +70,9 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     for (uint32_t i = 0; i < TD_EMBED_TABLES && status == TANDEM_OK; i++) {
         status = check_table(op, i, why, why_bytes);
         if (status == TANDEM_OK)
-            status = td_check_view(layout, op, i, TD_DTYPES_FLOAT | TD_DTYPES_BLOCKS, why, why_bytes);
+            status = td_check_view(layout, op, i, TD_DTYPES_FLOAT | TD_DTYPES_BLOCKS | TD_DTYPES_TILES, why, why_bytes);
+        if (status == TANDEM_OK && td_view_is_there(layout, op, i))
+            status = td_check_tiles(layout, op, i, true, why, why_bytes);
         if (status == TANDEM_OK)
             status = check_ids(op, i, why, why_bytes);
     }
@@ -83,8 +85,11 @@ static tandem_status plan_embed(const tandem_operands *op, const td_target *targ
     const td_operation_layout *layout = &td_operation_embed.layout;
     const tandem_embed *e = &op->embed;
     td_builder at;
-    const tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
+    tandem_status status = td_build_operation(&at, plan, target, layout, op, why, why_bytes);
 
+    for (uint32_t i = 0; i < TD_EMBED_TABLES && status == TANDEM_OK; i++)
+        if (td_view_is_there(layout, op, i))
+            status = td_check_tiles(layout, op, i, at.is_gpu, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
     const td_output y = td_build_output(&at, target, layout, op, Y);

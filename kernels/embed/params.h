@@ -18,7 +18,7 @@ typedef struct td_embed_table {
     td_strides id_at;
     int64_t stride;     /* of rows, in bytes */
     uint32_t count;
-    uint32_t dtype;     /* tandem_dtype: F16, BF16, F32, or one with blocks */
+    uint32_t dtype;     /* tandem_dtype: F16, BF16, F32, or one with blocks, on a GPU in tiles, too */
 } td_embed_table;
 
 typedef struct td_params_embed {

@@ -3,9 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Rows of w are mma's 16 rows, rows of x its 8 columns. What is multiplied are the weights' whole numbers, which are exact in x's type;
- * sums of 32 channels, of Q6_K 16, are scaled as float32 and added up. A tile of 16 rows of w has `tile_warps` warps, which take runs of
- * its channels in turns; at the end their sums are added up in shared memory, in the order of warps. So a row of y has the same bits
- * however many other rows there are.
+ * sums of 32 channels, of Q6_K 16, are scaled as float32 and added up. Warps of a tile of 16 rows of w take runs of its channels in turns.
  *
  * Blocks begin at any even address, and a load of two bytes is too few to keep memory busy: a warp copies a run of each row, some 130
  * to 210 bytes, by the pieces of 16 that hold it, into shared memory of its own, two runs ahead, and decodes from there. Four threads
@@ -14,6 +12,7 @@
  * Time of small layers is the latency of what is met once: so the first runs are under way before the kernel ahead is over where
  * nobody writes w, what sums are finished with is read beside x, and there is little code.
  */
+#include "kernels/linear/few_rows.cuh"
 #include "kernels/linear/weights.cuh"
 
 namespace td {
@@ -140,18 +139,6 @@ template <> struct LinearRun<TD_LINEAR_Q6_K> : LinearShared {
     }
 };
 
-/* Four bytes of x, less `less`, exactly. */
-template <bool Bf16> __device__ __forceinline__ void linear_whole(uint32_t (&w)[2], uint32_t x, float less)
-{
-    const __half2 pairs[2] = {linear_byte_pair(x, 0, less), linear_byte_pair(x, 2, less)};
-
-    memcpy(w, pairs, sizeof w);
-    if constexpr (Bf16)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            w[i] = pack_pair(true, __low2float(pairs[i]), __high2float(pairs[i]));
-}
-
 /* Four channels of x and those 16 further, as far as the first of each is before `left`. */
 __device__ __forceinline__ void linear_load_x(uint32_t (&x)[4], const uint16_t *channels, int left)
 {
@@ -168,10 +155,9 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
     static constexpr int before = Weights == TD_LINEAR_INT8 ? 8 : 14; /* bytes of a first piece that are not the row's, at most */
     /* An odd number of pieces of 16 bytes from one row to the next meets all banks. */
     static constexpr int pieces = (before + Run::bytes + 15) / 16, copies = (pieces + 3) / 4, stride = 16 * (pieces | 1);
-    static constexpr int run_bytes = 16 * stride, sum_stride = 20; /* floats of a row of x and a tile, so that q and g meet all banks */
-    static constexpr int sum_bytes = warps * 8 * Columns * sum_stride * 4;
+    static constexpr int run_bytes = 16 * stride;
     static_assert(Run::channels == TD_LINEAR_BLOCKS_RUN(Weights) && warps * stages * run_bytes <= TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) &&
-                      sum_bytes <= TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) && TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) <= 47 * 1024,
+                      LinearFewRows<warps, Columns>::bytes <= TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) && TD_LINEAR_BLOCKS_SHARED_BYTES(Weights) <= 47 * 1024,
                   "what plans ask for; no more than a block has in a command buffer");
 
     const td_params_linear &p;
@@ -304,75 +290,6 @@ template <int Weights, int Columns, bool Bf16> struct LinearBlocks {
         }
         cp_async_wait<0>();
     }
-
-    /* Warps' sums, [warp][row of x][16 rows of w] floats, then eight columns of y a thread. */
-    __device__ __forceinline__ void put(const float (&c)[Columns][4], float *sums) const
-    {
-        float *const at = sums + threadIdx.x / 32 * (8 * Columns * sum_stride);
-
-#pragma unroll
-        for (int column = 0; column < Columns; column++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                at[(8 * column + 2 * q + e % 2) * sum_stride + g + e / 2 * 8] = c[column][e];
-    }
-    /* Four sums of all warps of a tile. */
-    __device__ __forceinline__ float4 take4(const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
-    {
-        const float *at = sums + (tile * share * 8 * Columns + row) * sum_stride + first;
-        float4 all = *reinterpret_cast<const float4 *>(at);
-
-#pragma unroll 1
-        for (uint32_t i = 1; i < share; i++) {
-            const float4 more = *reinterpret_cast<const float4 *>(at + i * (8 * Columns * sum_stride));
-
-            all = make_float4(all.x + more.x, all.y + more.y, all.z + more.z, all.w + more.w);
-        }
-        return all;
-    }
-    /* Eight. */
-    __device__ __forceinline__ void take(float (&a)[8], const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
-    {
-        const float *at = sums + (tile * share * 8 * Columns + row) * sum_stride + first;
-
-        linear_get8(a, at);
-#pragma unroll 1
-        for (uint32_t i = 1; i < share; i++) {
-            float more[8];
-
-            linear_get8(more, at + i * (8 * Columns * sum_stride));
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                a[e] += more[e];
-        }
-    }
-};
-
-/* The usual case of float32 rows, which are but added to: four columns a thread, so that a warp writes long runs of them, as memory of
- * the host's across PCIe wants it, and more threads wait for what they read. */
-struct LinearQuads {
-    float4 residual;
-
-    __device__ __forceinline__ static bool suffices(const td_params_linear &p)
-    {
-        const uint64_t aligned = uint64_t(p.y) | uint64_t(p.residual) | uint64_t(p.y_stride | p.residual_stride) * 4;
-
-        return p.y_dtype == TANDEM_DTYPE_F32 && !p.gate && !p.rotation && !p.activation && !p.scale && !p.bias && p.outs % 4 == 0 &&
-               aligned % 16 == 0 && (!p.residual || p.residual_dtype == TANDEM_DTYPE_F32);
-    }
-    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
-    {
-        residual = make_float4(0, 0, 0, 0);
-        if (p.residual && column < p.outs)
-            residual = *reinterpret_cast<const float4 *>(static_cast<const float *>(p.residual) + row * p.residual_stride + column);
-    }
-    __device__ __forceinline__ void store(const td_params_linear &p, uint32_t row, uint32_t column, float4 sum) const
-    {
-        if (p.residual)
-            sum = make_float4(sum.x + residual.x, sum.y + residual.y, sum.z + residual.z, sum.w + residual.w);
-        if (column < p.outs)
-            *reinterpret_cast<float4 *>(static_cast<float *>(p.y) + row * p.y_stride + column) = sum;
-    }
 };
 
 template <int Weights, int Columns, bool Bf16> __device__ __forceinline__ void linear_blocks(const td_params_linear &p)
@@ -381,14 +298,9 @@ template <int Weights, int Columns, bool Bf16> __device__ __forceinline__ void l
     TD_DYNAMIC_SHARED(16, linear_blocks_bytes);
     const B b(p, linear_blocks_bytes);
     float *const sums = reinterpret_cast<float *>(linear_blocks_bytes);
-    constexpr bool has_room = Columns == 1; /* for what sums are finished with, beside them */
-    const bool in_quads = LinearQuads::suffices(p);
-    const uint32_t octets = p.gate ? 1 : 2, across = B::warps / p.tile_warps * octets, count = across * p.rows;
-    const uint32_t first_column = b.first_tile() * octets * 8;
+    LinearFewRows<B::warps, Columns> rows(p);
     const uint8_t *next[2];
     float c[Columns][4] = {};
-    LinearAhead ahead;
-    LinearQuads quad;
 
     if (!p.w_is_constant)
         wait_for_previous();
@@ -403,44 +315,12 @@ template <int Weights, int Columns, bool Bf16> __device__ __forceinline__ void l
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
-    if (has_room && in_quads && threadIdx.x < 2 * count)
-        quad.load(p, threadIdx.x / (2 * across), first_column + threadIdx.x % (2 * across) * 4);
-    if (has_room && !in_quads && threadIdx.x < count)
-        ahead.load(p, threadIdx.x / across, first_column + threadIdx.x % across * 8);
+    rows.begin();
     b.sum(c, next);
     __syncthreads(); /* sums lie where weights were */
-    b.put(c, sums);
-    if (__syncthreads_or(stop))
-        return;
-    if (in_quads) {
-        for (uint32_t i = threadIdx.x; i < 2 * count; i += B::threads) {
-            const uint32_t row = i / (2 * across), at = i % (2 * across) * 4;
-
-            if (!has_room || i != threadIdx.x)
-                quad.load(p, row, first_column + at);
-            quad.store(p, row, first_column + at, b.take4(sums, at / 16, row, at % 16));
-        }
-        return;
-    }
-    for (uint32_t i = threadIdx.x; i < count; i += B::threads) {
-        const uint32_t row = i / across, octet = i % across, tile = octet / octets, column = first_column + octet * 8;
-        float x[8], y[8];
-
-        b.take(x, sums, tile, row, octets == 2 ? octet % 2 * 8 : 0);
-        if (p.gate)
-            b.take(y, sums, tile, row, 8);
-        if (p.gate == TANDEM_GATE_PAIRS) {
-            float even[8], odd[8];
-
-            linear_unzip(even, odd, x, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                x[e] = even[e], y[e] = odd[e];
-        }
-        if (!has_room || i != threadIdx.x)
-            ahead.load(p, row, column);
-        linear_finish(p, row, column, x, y, ahead);
-    }
+    rows.put(c, sums);
+    if (!__syncthreads_or(stop))
+        rows.finish(sums);
 }
 
 } // namespace td

@@ -8,6 +8,7 @@
 #include "kernels/commit.h"
 #include "kernels/linear/codes.h"
 #include "kernels/linear/linear.h"
+#include "kernels/tiles.h"
 
 enum {
     X = TD_LINEAR_X,
@@ -60,7 +61,7 @@ static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
 {
     switch (view) {
     case X: return td_linear_has_codes(l) ? TD_DTYPES_FLOAT & ~TD_DTYPES(TANDEM_DTYPE_F32) : TD_DTYPES_FLOAT;
-    case W: return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES_BLOCKS;
+    case W: return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES_BLOCKS | TD_DTYPES_TILES;
     case SCALE: case ROTATION: case STATISTICS: case NEXT_STATISTICS: return TD_DTYPES(TANDEM_DTYPE_F32);
     case Q: case K: return TD_DTYPES(TANDEM_DTYPE_CODES_INT8);
     case V: return TD_DTYPES(TANDEM_DTYPE_CODES_E4M3);
@@ -141,6 +142,8 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
         status = td_check_view(&td_operation_linear.layout, op, i, dtypes_of(l, i), why, why_bytes);
     if (status == TANDEM_OK && td_linear_has_codes(l))
         status = td_linear_check_places(op, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_check_tiles(&td_operation_linear.layout, op, W, true, why, why_bytes);
     return status == TANDEM_OK ? check_int8(l, why, why_bytes) : status;
 }
 
@@ -185,14 +188,20 @@ enum { FORMS = sizeof forms / sizeof *forms };
 enum { MMA = FORMS, SKINNY = FORMS + 1, AUTO = UINT32_MAX };
 
 /* By td_linear_weights. */
-static const td_kernel mma_kernels[TD_LINEAR_WEIGHTS][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
+static const td_kernel mma_kernels[TD_LINEAR_TILES][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
                                                             KERNELS("mma_q4_0"),  KERNELS("mma_q4_1"), KERNELS("mma_q4_k"),
                                                             KERNELS("mma_q6_k"),  KERNELS("mma_q5_k")};
 /* For up to 8, 16, 32 and 64 rows. */
 #define SKINNY(name) {KERNELS(name "_1"), KERNELS(name "_2"), KERNELS(name "_4"), KERNELS(name "_8")}
 static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("skinny_dense"), SKINNY("blocks_int8"), SKINNY("blocks_q8_0"),
                                                                   SKINNY("blocks_q4_0"),  SKINNY("blocks_q4_1"), SKINNY("blocks_q4_k"),
-                                                                  SKINNY("blocks_q6_k"),  SKINNY("blocks_q5_k")};
+                                                                  SKINNY("blocks_q6_k"),  SKINNY("blocks_q5_k"), SKINNY("tiles_q8_0"),
+                                                                  SKINNY("tiles_q4_0"),   SKINNY("tiles_q4_1"),  SKINNY("tiles_q4_k"),
+                                                                  SKINNY("tiles_q6_k"),   SKINNY("tiles_q5_k")};
+/* Of weights in tiles, from TD_LINEAR_TILES on. */
+static const td_kernel unpack_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES][2] = {KERNELS("unpack_q8_0"), KERNELS("unpack_q4_0"),
+                                                                                 KERNELS("unpack_q4_1"), KERNELS("unpack_q4_k"),
+                                                                                 KERNELS("unpack_q6_k"), KERNELS("unpack_q5_k")};
 
 /* Where a view begins, as far as that is known: modulo 16. */
 static bool is_aligned(const tandem_view *view, uint32_t to)
@@ -319,7 +328,8 @@ td_params_linear td_linear_params(const tandem_linear *l)
                               .rotated_columns = l->rotated_heads * l->head_dim};
 }
 
-static td_record *build_form(td_builder *at, const block_form *it, const td_target *target, const tandem_linear *l,
+/* w: where it is in scratch, or absent, then it is a view. */
+static td_record *build_form(td_builder *at, const block_form *it, const td_target *target, const tandem_linear *l, td_place w,
                              const td_params_linear *p)
 {
     const td_kernel *kernel = &it->kernels[p->dtype == TANDEM_DTYPE_BF16];
@@ -333,7 +343,10 @@ static td_record *build_form(td_builder *at, const block_form *it, const td_targ
         all.w_map = (td_tensor_map){p->ins, w_rows(l), (uint64_t)p->w_stride, 64, it->columns / TD_LINEAR_BOXES, p->dtype, {0}};
         record = td_build_record(at, kernel, grid, &all, sizeof all);
         td_build_map(at, record, offsetof(td_params_linear_tma, x_map), X);
-        td_build_map(at, record, offsetof(td_params_linear_tma, w_map), W);
+        if (w.offset == TD_ABSENT)
+            td_build_map(at, record, offsetof(td_params_linear_tma, w_map), W);
+        else
+            td_build_scratch_map(at, record, offsetof(td_params_linear_tma, w_map), w);
     } else {
         record = td_build_record(at, kernel, grid, p, sizeof *p);
     }
@@ -348,16 +361,28 @@ static uint32_t skinny_size(const tandem_linear *whole)
     return whole->rows <= 8 ? 0 : whole->rows <= 16 ? 1 : whole->rows <= 32 ? 2 : 3;
 }
 
-/* Warps of a block that share a tile of 16 rows of w: of one to all those that take least time, which goes by rounds of blocks, of
- * which a multiprocessor has three at a time, and by a warp's runs and as much as two of them for the rest. */
-static uint32_t tile_warps(const tandem_linear *l, const td_target *target, uint32_t weights)
+/* How warps share tiles of 16 rows of w: so many a block and, by registers, a multiprocessor; in runs of so many channels. */
+typedef struct sharing {
+    uint32_t warps, at_once, run;
+} sharing;
+
+static sharing sharing_of(uint32_t weights)
 {
-    const uint32_t run = TD_LINEAR_BLOCKS_RUN(weights), warps = TD_LINEAR_BLOCKS_WARPS(weights);
-    const uint64_t tiles = ((uint64_t)w_rows(l) + 15) / 16, runs = (l->ins + run - 1) / run, at_once = 24 / warps * multiprocessors_of(target);
+    if (weights >= TD_LINEAR_TILES)
+        return (sharing){TD_LINEAR_TILES_WARPS, 16, 128};
+    return (sharing){TD_LINEAR_BLOCKS_WARPS(weights), 24, TD_LINEAR_BLOCKS_RUN(weights)};
+}
+
+/* Warps of a block that share a tile: of one to all those that take least time, which goes by rounds of blocks, and by a warp's runs and
+ * as much as two of them for the rest. */
+static uint32_t tile_warps(const tandem_linear *l, const td_target *target, sharing by)
+{
+    const uint64_t tiles = ((uint64_t)w_rows(l) + 15) / 16, runs = (l->ins + by.run - 1) / by.run;
+    const uint64_t at_once = by.at_once / by.warps * multiprocessors_of(target);
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
-    for (uint32_t share = 1; share <= warps; share *= 2) {
-        const uint64_t blocks = (tiles * share + warps - 1) / warps, rounds = (blocks + at_once - 1) / at_once;
+    for (uint32_t share = 1; share <= by.warps; share *= 2) {
+        const uint64_t blocks = (tiles * share + by.warps - 1) / by.warps, rounds = (blocks + at_once - 1) / at_once;
         const uint64_t time = rounds * ((runs + share - 1) / share + 2);
         if (time < least) {
             least = time;
@@ -378,12 +403,32 @@ static td_record *build_skinny(td_builder *at, const td_target *target, const ta
         record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS(1u << size);
         return record;
     }
-    p->tile_warps = tile_warps(l, target, p->weights);
-    const uint32_t warps = TD_LINEAR_BLOCKS_WARPS(p->weights), rows = 16 * warps / p->tile_warps;
+    const sharing by = sharing_of(p->weights);
+    p->tile_warps = tile_warps(l, target, by);
+    const uint32_t rows = 16 * by.warps / p->tile_warps;
     record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + rows - 1) / rows, p, sizeof *p);
-    record->block[0] = 32 * warps;
-    record->shared_bytes = TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights);
+    record->block[0] = 32 * by.warps;
+    if (p->weights < TD_LINEAR_TILES)
+        record->shared_bytes = TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights);
     return record;
+}
+
+/* Weights in tiles made dense, in scratch. */
+static td_place build_unpacked(td_builder *at, const td_target *target, const tandem_linear *l)
+{
+    const uint32_t chunk = td_dtype_of(l->w.dtype).elements, chunks_a_block = TD_LINEAR_UNPACK_THREADS / 64;
+    const uint64_t chunks = (uint64_t)w_rows(l) / TD_WEIGHT_ROWS * (l->ins / chunk);
+    const td_kernel *kernel = &unpack_kernels[td_linear_weights_of(l->w.dtype) - TD_LINEAR_TILES][l->x.dtype == TANDEM_DTYPE_BF16];
+    const td_place dense = td_build_take(at, true, (unsigned __int128)w_rows(l) * l->ins * 2);
+    const td_params_linear_unpack params = {
+        .w_rows = w_rows(l), .ins = l->ins, .w_is_constant = target->constant_views >> W & 1};
+    td_record *record = td_build_record(at, kernel, (chunks + chunks_a_block - 1) / chunks_a_block, &params, sizeof params);
+    record->block[0] = TD_LINEAR_UNPACK_THREADS;
+    if (at->overlaps)
+        record->flags |= TD_RECORD_PDL;
+    td_build_view(at, record, TD_READ, offsetof(td_params_linear_unpack, w), W);
+    td_build_scratch(at, record, TD_WRITE, offsetof(td_params_linear_unpack, to), dense);
+    return dense;
 }
 
 static td_record *build_mma(td_builder *at, const tandem_linear *l, const td_params_linear *p)
@@ -403,8 +448,16 @@ static td_record *build_cpu(td_builder *at, const tandem_linear *l, const td_par
     return td_build_record(at, &kernel, down * (((uint64_t)l->outs + columns - 1) / columns), p, sizeof *p);
 }
 
-static uint32_t choose(const tandem_linear *whole, const td_target *target, uint32_t sm)
+/* Weights in tiles are multiplied as they are with few rows, else made dense. */
+static uint32_t choose(const tandem_linear *asked, const td_target *target, uint32_t sm)
 {
+    tandem_linear dense = *asked;
+    const tandem_linear *whole = &dense;
+    if (td_dtype_is_tiles(asked->w.dtype)) {
+        if (suits_skinny(asked) && asked->rows <= TD_LINEAR_SKINNY_MOST)
+            return SKINNY;
+        dense.w = tandem_view_dense(0, 0, asked->x.dtype, 1, w_rows(asked), asked->ins);
+    }
     const bool streams = sm == 90 && suits_wgmma(whole) && target->tensor_maps;
     if (suits_skinny(whole) && whole->rows <= (streams ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
         return SKINNY;
@@ -421,6 +474,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         with_y.linear.y = tandem_view_dense(0, 0, l->x.dtype, 1, l->rows, l->outs);
     tandem_linear whole = *l; /* a part is as the whole but for its rows, and where they are */
     td_builder at = td_build_begin(plan, target);
+    td_place dense = {TD_ABSENT, 0};
     uint32_t sm;
     if (target->whole)
         whole.rows = target->whole->linear.rows;
@@ -438,6 +492,9 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.w begins at an address that is %" PRIu64 " modulo 16; weights of i8 must begin at a multiple of 8",
                        l->w.offset_bytes % 16);
+    tandem_status status = td_check_tiles(layout, op, W, at.is_gpu, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
     td_build_extents(&at, layout, op);
     td_output outputs[1 + TD_LINEAR_CODES_OUTPUTS], y = td_build_output(&at, target, layout, op, Y);
     uint32_t count = 0;
@@ -445,19 +502,26 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         y.place = td_build_take(&at, true, td_view_extent_bytes(&l->y, 1, 1, l->rows, l->outs));
         y.at = td_strides_of(&l->y);
     }
-    td_params_linear params = td_linear_params(l);
-    params.y_stride = y.at.stride_row;
-    params.w_is_constant = target->constant_views >> W & 1;
     if (form == AUTO)
         form = choose(&whole, target, sm);
+    if (td_dtype_is_tiles(l->w.dtype) && form != SKINNY) {
+        dense = build_unpacked(&at, target, l);
+        with_y.linear.w = tandem_view_dense(0, 0, l->x.dtype, 1, w_rows(l), l->ins);
+    }
+    td_params_linear params = td_linear_params(l);
+    params.y_stride = y.at.stride_row;
+    params.w_is_constant = dense.offset == TD_ABSENT && target->constant_views >> W & 1;
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)
                         : form == SKINNY ? build_skinny(&at, target, l, &whole, &params)
                         : form == MMA    ? build_mma(&at, l, &params)
-                                         : build_form(&at, &forms[form], target, l, &params);
+                                         : build_form(&at, &forms[form], target, l, dense, &params);
     if (at.overlaps)
         record->flags |= TD_RECORD_PDL;
     td_build_view(&at, record, TD_READ, AT(x), X);
-    td_build_view(&at, record, TD_READ, AT(w), W);
+    if (dense.offset == TD_ABSENT)
+        td_build_view(&at, record, TD_READ, AT(w), W);
+    else
+        td_build_scratch(&at, record, TD_READ, AT(w), dense);
     td_build_view(&at, record, TD_READ, AT(scale), SCALE);
     td_build_view(&at, record, TD_READ, AT(bias), BIAS);
     td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);

@@ -14,7 +14,7 @@
  *   cast       to y's type, to nearest
  * Quantised weights are multiplied out in float32 and rounded to x's type, then multiplied like dense ones; int8 weights with
  * a scale per row are exact in x's type, so only their sums are scaled. `linear_blocks` does that with blocks, too: nothing is
- * rounded. On some CPUs it is otherwise: td_cpu_linear_in_integers().
+ * rounded; `linear_tiles` likewise. On some CPUs it is otherwise: td_cpu_linear_in_integers().
  * Sums are taken in an order that differs between kernels, so results are compared by a bound (td_linear_reference).
  */
 #ifndef TANDEM_KERNELS_LINEAR_PARAMS_H
@@ -35,7 +35,8 @@ typedef enum td_linear_weights {
     TD_LINEAR_Q4_K = 5,
     TD_LINEAR_Q6_K = 6,
     TD_LINEAR_Q5_K = 7,
-    TD_LINEAR_WEIGHTS = 8
+    TD_LINEAR_TILES = 8, /* the same blocks in tiles (kernels/tiles.h), in the same order */
+    TD_LINEAR_WEIGHTS = TD_LINEAR_TILES + 6
 } td_linear_weights;
 
 typedef struct td_params_linear {
@@ -58,7 +59,7 @@ typedef struct td_params_linear {
     uint32_t positions;
     uint32_t head_dim, rotated_channels; /* multiples of 8, the second not 0 */
     uint32_t rotated_columns; /* of y, from the first on: whole heads */
-    uint32_t tile_warps; /* of `linear_blocks` */
+    uint32_t tile_warps; /* of `linear_blocks` and `linear_tiles` */
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk
@@ -82,8 +83,21 @@ typedef struct td_params_linear_tma {
      : (weights) == TD_LINEAR_Q6_K ? 30720          \
      : (weights) == TD_LINEAR_Q5_K ? 26624          \
                                    : 45056) /* dynamic */
+/* `linear_tiles`: of weights in tiles. */
+#define TD_LINEAR_TILES_WARPS 8
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */
+
+/* `linear_unpack`: weights in tiles made dense, as they are multiplied with more rows: to [w_rows][ins] of x's type. A block has a
+ * chunk for every 64 threads. */
+#define TD_LINEAR_UNPACK_THREADS 256
+typedef struct td_params_linear_unpack {
+    const uint32_t *cancel;
+    const void *w;
+    void *to;
+    uint32_t w_rows, ins;
+    uint32_t w_is_constant, reserved;
+} td_params_linear_unpack;
 
 /* `linear_few`: blocks of so many rows and columns (of w's rows) as the entry says, one tile each. x and w are dense, 16-byte aligned
  * with their rows, which are at most 4 GiB apart. */

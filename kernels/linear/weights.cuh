@@ -64,6 +64,18 @@ __device__ __forceinline__ void linear_mma(float (&c)[4], const uint32_t (&a)[4]
         mma_f16(c, a, b0, b1);
 }
 
+/* Four bytes of x, less `less`, exactly. */
+template <bool Bf16> __device__ __forceinline__ void linear_whole(uint32_t (&w)[2], uint32_t x, float less)
+{
+    const __half2 pairs[2] = {linear_byte_pair(x, 0, less), linear_byte_pair(x, 2, less)};
+
+    memcpy(w, pairs, sizeof w);
+    if constexpr (Bf16)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w[i] = pack_pair(true, __low2float(pairs[i]), __high2float(pairs[i]));
+}
+
 /* How words of weights are read, aligned to two bytes: from w itself, or from what was copied of it to shared memory. */
 struct LinearGlobal {
     __device__ __forceinline__ static uint32_t u16(const uint8_t *p) { return block_u16(p); }

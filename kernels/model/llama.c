@@ -168,9 +168,9 @@ static void add_projections(maker *m, uint32_t layer, const char *x, heads of[PR
     }
     if (td_maker_failed(m))
         return;
-    weight.dtype = td_make_dtype(m, weight.parts[Q]->dtype);
-    if (weight.dtype == td_make_dtype(m, weight.parts[K]->dtype) &&
-        weight.dtype == td_make_dtype(m, weight.parts[V]->dtype)) {
+    weight.dtype = td_make_dtype(m, weight.parts[Q]);
+    if (weight.dtype == td_make_dtype(m, weight.parts[K]) &&
+        weight.dtype == td_make_dtype(m, weight.parts[V])) {
         const text w = layer_name(layer, "attn_qkv.weight"), y = layer_name(layer, "qkv");
 
         for (int i = 0; i < PROJECTIONS; i++) {
@@ -366,8 +366,8 @@ static void add_gated(maker *m, uint32_t layer, const char *x, const char *y)
 
     if (td_maker_failed(m))
         return;
-    weight.dtype = td_make_dtype(m, weight.parts[0]->dtype);
-    if (weight.dtype != td_make_dtype(m, weight.parts[1]->dtype)) {
+    weight.dtype = td_make_dtype(m, weight.parts[0]);
+    if (weight.dtype != td_make_dtype(m, weight.parts[1])) {
         FAIL(TANDEM_ERROR_UNSUPPORTED, "%s is %s, and %s %s; both must be of one type",
              weight.parts[0]->name, weight.parts[0]->type_name, weight.parts[1]->name,
              weight.parts[1]->type_name);
@@ -616,6 +616,7 @@ tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_l
     model->slots = desc->slots;
     model->cache = desc->cache;
     model->pages = desc->pages;
+    model->tiles = desc->tiles;
     make_model(&it, desc->context);
     free(it.used);
     const tandem_status status = td_graph_end(it.graph, why, why_bytes);

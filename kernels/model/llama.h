@@ -86,6 +86,7 @@ typedef struct td_llama {
     td_llama_sizes sizes;
     uint32_t slots, context, cache; /* of the caches; their tandem_cache_format */
     uint32_t pages;                 /* of a pool; 0: each slot has its own */
+    bool tiles;                     /* matrices of blocks are in tiles, where they can be: for GPUs */
     td_graph *graph; /* who wants to keep it takes it, and leaves NULL */
     td_llama_weight *weights; /* in the graph's order */
     uint32_t weight_count;
@@ -94,12 +95,14 @@ typedef struct td_llama {
 
 /* The model of a file, which has to stay open until its weights were read. slots: sequences, at
  * least 1; context: tokens of each, at most what the model was trained for; 0: that; cache:
- * tandem_cache_format; pages: those of a pool that slots have in common; 0: each has its own cache.
+ * tandem_cache_format; pages: those of a pool that slots have in common; 0: each has its own cache;
+ * tiles: whether a GPU is to compute it.
  * PROTOCOL where something is missing, or does not fit together; UNSUPPORTED where it is another
  * architecture, or has something that this does not compute; ARG, NOMEM. On failure *model is
  * empty. */
 typedef struct td_llama_desc {
     uint32_t slots, context, cache, pages;
+    bool tiles;
 } td_llama_desc;
 tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_llama *model,
                             char *why, size_t why_bytes);

@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "kernels/tiles.h"
+
 #define FAIL(...) TD_MAKER_FAIL(m, __VA_ARGS__)
 
 typedef td_maker_text text;
@@ -64,9 +66,12 @@ const td_gguf_tensor *td_maker_find(td_maker *m, const char *name, uint32_t rows
     return tensor;
 }
 
-uint32_t td_make_dtype(const td_maker *m, uint32_t dtype)
+uint32_t td_make_dtype(const td_maker *m, const td_gguf_tensor *matrix)
 {
-    return td_dtype_of(dtype).elements == 1 ? m->real : dtype;
+    const uint32_t tiles =
+        m->model->tiles ? td_tiles_of(matrix->dtype, matrix->shape[1], matrix->shape[0]) : 0;
+
+    return td_dtype_of(matrix->dtype).elements == 1 ? m->real : tiles ? tiles : matrix->dtype;
 }
 
 void td_make_matrix(td_maker *m, const char *name, uint32_t rows, uint32_t channels, bool reorders)
@@ -75,7 +80,7 @@ void td_make_matrix(td_maker *m, const char *name, uint32_t rows, uint32_t chann
 
     if (matrix)
         td_make_weight(m, name, rows, channels,
-                       (td_llama_weight){.dtype = td_make_dtype(m, matrix->dtype),
+                       (td_llama_weight){.dtype = td_make_dtype(m, matrix),
                                          .parts = {matrix},
                                          .reorders = {reorders}});
 }

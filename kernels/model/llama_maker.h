@@ -61,8 +61,8 @@ void td_make_tensor(td_maker *m, const char *name, td_role role, uint32_t dtype,
 void td_make_rows(td_maker *m, const char *name, uint32_t dtype, uint32_t channels);
 void td_make_weight(td_maker *m, const char *name, uint32_t rows, uint32_t channels,
                     td_llama_weight weight);
-/* As kernels take a matrix of that dtype. */
-uint32_t td_make_dtype(const td_maker *m, uint32_t dtype);
+/* The dtype in which kernels take a matrix. */
+uint32_t td_make_dtype(const td_maker *m, const td_gguf_tensor *matrix);
 void td_make_matrix(td_maker *m, const char *name, uint32_t rows, uint32_t channels, bool reorders);
 /* scale: of the file's; 0: 1. */
 void td_make_vector(td_maker *m, const char *name, uint32_t channels, bool reorders, float scale);

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/model/llama.h"
+#include "kernels/tiles.h"
 
 uint64_t td_llama_part_bytes(const td_llama_weight *weight, const td_gguf_tensor *part)
 {
@@ -102,6 +103,32 @@ static void convert_rows(const td_llama *model, const td_llama_weight *weight,
     }
 }
 
+/* The same in tiles, chunk by chunk. */
+static void pack_rows(const td_llama *model, const td_llama_weight *weight, bool reorders,
+                      const td_gguf_tensor *of, uint64_t from, uint64_t bytes, char *to)
+{
+    const td_dtype tiles = td_dtype_of(weight->dtype);
+    const uint64_t chunks = of->shape[0] / tiles.elements, chunk_bytes = TD_WEIGHT_ROWS * tiles.bytes,
+                   row_bytes = chunks * tiles.bytes;
+    uint8_t chunk[TD_MOST_CHUNK_BYTES];
+
+    for (uint64_t end = from + bytes, n; from < end; from += n, to += n) {
+        const uint64_t index = from / chunk_bytes, in = from % chunk_bytes;
+        const uint8_t *rows[TD_WEIGHT_ROWS];
+
+        n = chunk_bytes - in < end - from ? chunk_bytes - in : end - from;
+        for (uint64_t r = 0; r < TD_WEIGHT_ROWS; r++) {
+            const uint64_t row = index / chunks * TD_WEIGHT_ROWS + r;
+
+            rows[r] = (const uint8_t *)of->data + index % chunks * tiles.bytes +
+                      (reorders ? row_in_file(&model->sizes, row) : row) * row_bytes;
+        }
+        td_tiles_pack(weight->dtype, rows, n == chunk_bytes ? (uint8_t *)to : chunk);
+        if (n < chunk_bytes)
+            memcpy(to, chunk + in, n);
+    }
+}
+
 void td_llama_read_weight(const td_llama *model, uint32_t i, uint64_t from, uint64_t bytes,
                           void *to)
 {
@@ -123,7 +150,10 @@ void td_llama_read_weight(const td_llama *model, uint32_t i, uint64_t from, uint
         begin += all;
         if (skipped >= end)
             continue;
-        if (weight->reorders[part])
+        if (td_dtype_is_tiles(weight->dtype))
+            pack_rows(model, weight, weight->reorders[part], weight->parts[part], skipped,
+                      end - skipped, at);
+        else if (weight->reorders[part])
             convert_rows(model, weight, weight->parts[part], skipped, end - skipped, at);
         else
             convert(weight->parts[part], weight->dtype, weight->scale, skipped, end - skipped, at);

@@ -20,6 +20,7 @@
 #include "kernels/builder.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/linear/linear.h"
+#include "kernels/tiles.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/cublas.h"
 
@@ -33,6 +34,7 @@ typedef struct layer {
     double least_stream, least_inline; /* of cuBLASLt's rate; 0: not asked for */
 } layer;
 
+#define TILES(blocks) (td_linear_weights)(TD_LINEAR_##blocks - TD_LINEAR_Q8_0 + TD_LINEAR_TILES)
 static const layer layers[] = {
     {4096, 4096, 4096, TD_LINEAR_DENSE, 0.70, 0.45},
     {512, 1024, 1024, TD_LINEAR_DENSE, 0.70, 0.45},
@@ -55,24 +57,32 @@ static const layer layers[] = {
     {64, 4096, 14336, TD_LINEAR_DENSE, 0, 0},
     {1, 4096, 14336, TD_LINEAR_INT8, 0, 0},
     {1, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
-    {1, 4096, 14336, TD_LINEAR_Q4_0, 0, 0},
-    {1, 4096, 14336, TD_LINEAR_Q4_1, 0, 0},
     {1, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
-    {1, 4096, 14336, TD_LINEAR_Q6_K, 0, 0},
-    {1, 4096, 4096, TD_LINEAR_Q8_0, 0, 0},
-    {1, 4096, 4096, TD_LINEAR_Q4_K, 0, 0},
-    {4, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
-    {8, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
-    {16, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
     {32, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
-    {32, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
-    {64, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
-    {64, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
+    {1, 4096, 14336, TILES(Q8_0), 0, 0},
+    {1, 4096, 14336, TILES(Q4_0), 0, 0},
+    {1, 4096, 14336, TILES(Q4_1), 0, 0},
+    {1, 4096, 14336, TILES(Q4_K), 0, 0},
+    {1, 4096, 14336, TILES(Q5_K), 0, 0},
+    {1, 4096, 14336, TILES(Q6_K), 0, 0},
+    {1, 4096, 4096, TILES(Q8_0), 0, 0},
+    {1, 4096, 4096, TILES(Q4_K), 0, 0},
+    {1, 14336, 4096, TILES(Q8_0), 0, 0},
+    {4, 4096, 14336, TILES(Q8_0), 0, 0},
+    {8, 4096, 14336, TILES(Q8_0), 0, 0},
+    {16, 4096, 14336, TILES(Q8_0), 0, 0},
+    {16, 4096, 14336, TILES(Q4_K), 0, 0},
+    {32, 4096, 14336, TILES(Q8_0), 0, 0},
+    {32, 4096, 14336, TILES(Q4_K), 0, 0},
+    {64, 4096, 14336, TILES(Q8_0), 0, 0},
+    {64, 4096, 14336, TILES(Q4_K), 0, 0},
     {512, 4096, 4096, TD_LINEAR_Q8_0, 0, 0},
     {512, 4096, 4096, TD_LINEAR_Q4_K, 0, 0},
 };
 enum { LAYERS = sizeof layers / sizeof *layers, QUICK_LAYERS = 2 };
-static const char *const weight_names[TD_LINEAR_WEIGHTS] = {"f16", "int8", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "q5_k"};
+static const char *const weight_names[TD_LINEAR_WEIGHTS] = {
+    "f16",        "int8",       "q8_0",       "q4_0",       "q4_1",       "q4_k",      "q6_k",
+    "q5_k",       "q8_0 tiles", "q4_0 tiles", "q4_1 tiles", "q4_k tiles", "q6_k tiles", "q5_k tiles"};
 
 /* Our plan for streams, or for command buffers; one kernel's form; or the peer. */
 typedef enum contender { STREAM, INLINE, FORM, CUBLAS } contender;
@@ -154,10 +164,16 @@ static bool reserve(bench *b, td_cu_mem *mem, uint64_t bytes, char *why, size_t 
     return td_cu_mem_alloc(b->device, bytes, mem, why, why_bytes) == TANDEM_OK;
 }
 
+/* Not in tiles. */
+static td_linear_weights blocks_of(const layer *l)
+{
+    return l->weights < TD_LINEAR_TILES ? l->weights : l->weights - TD_LINEAR_TILES + TD_LINEAR_Q8_0;
+}
+
 /* Random ones for so many rows, which the others repeat. */
 static void make_weights(const layer *l, void *to, uint64_t *state)
 {
-    const uint32_t dtype = td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16), own_rows = l->outs < OWN_ROWS ? l->outs : OWN_ROWS;
+    const uint32_t dtype = td_linear_weight_dtype(blocks_of(l), TANDEM_DTYPE_F16), own_rows = l->outs < OWN_ROWS ? l->outs : OWN_ROWS;
     const td_dtype of = td_dtype_of(dtype);
     const uint64_t all = weight_bytes(l), own = all / l->outs * own_rows;
     const float scale = 1 / sqrtf((float)l->ins);
@@ -179,6 +195,22 @@ static void make_weights(const layer *l, void *to, uint64_t *state)
         ((uint8_t *)to)[at] = ((uint8_t *)to)[at - own];
 }
 
+/* What goes to the device: them, or their tiles, which the caller frees; NULL where there is no memory. */
+static void *make_tiles(const layer *l, const uint8_t *blocks)
+{
+    const td_dtype of = td_dtype_of(td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16));
+    const uint64_t chunks = l->ins / of.elements, row_bytes = chunks * of.bytes;
+    uint8_t *tiles = malloc(weight_bytes(l)), *to = tiles;
+    for (uint64_t first = 0; tiles && first < l->outs; first += TD_WEIGHT_ROWS)
+        for (uint64_t chunk = 0; chunk < chunks; chunk++, to += (uint64_t)TD_WEIGHT_ROWS * of.bytes) {
+            const uint8_t *rows[TD_WEIGHT_ROWS];
+            for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
+                rows[r] = blocks + (first + r) * row_bytes + chunk * of.bytes;
+            td_tiles_pack(td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16), rows, to);
+        }
+    return tiles;
+}
+
 /* One set of weights for each call of a submit: the same ones, elsewhere. */
 static bool fill(bench *b, const layer *l, uint32_t sets, char *why, size_t why_bytes)
 {
@@ -196,6 +228,7 @@ static bool fill(bench *b, const layer *l, uint32_t sets, char *why, size_t why_
     for (uint32_t i = 0; i < l->outs; i++)
         b->host_scale[i] = 1 / (64 * sqrtf((float)l->ins));
     make_weights(l, b->host_w, &state);
+    void *tiles = l->weights >= TD_LINEAR_TILES ? make_tiles(l, b->host_w) : NULL;
     bool ok = reserve(b, &b->x, (uint64_t)l->rows * l->ins * 2, why, why_bytes) &&
               reserve(b, &b->w, td_align_up(weight_bytes(l), 256) * sets, why, why_bytes) &&
               reserve(b, &b->scale, l->outs * sizeof *b->host_scale, why, why_bytes) &&
@@ -205,8 +238,9 @@ static bool fill(bench *b, const layer *l, uint32_t sets, char *why, size_t why_
     for (uint32_t i = 0; i < sets && ok; i++) {
         const uint64_t to = b->w.address + i * td_align_up(weight_bytes(l), 256);
         ok = i ? b->copy(to, b->w.address, weight_bytes(l)) == 0
-               : td_cu_copy_to_device(b->device, to, b->host_w, weight_bytes(l)) == TANDEM_OK;
+               : td_cu_copy_to_device(b->device, to, tiles ? tiles : b->host_w, weight_bytes(l)) == TANDEM_OK;
     }
+    free(tiles);
     if (!ok && !why[0])
         td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "the data could not be brought to the device");
     return ok;
@@ -217,6 +251,7 @@ static bool check(bench *b, const layer *l, row *it)
 {
     const tandem_operands op = op_of(l);
     td_params_linear p = td_linear_params(&op.linear);
+    p.weights = (uint8_t)blocks_of(l);
     p.x = b->host_x;
     p.w = b->host_w;
     p.scale = l->weights == TD_LINEAR_INT8 ? b->host_scale : NULL;

@@ -252,12 +252,18 @@ static bool ends_within(const tandem_view *v, uint32_t batch, uint32_t heads, ui
     case TANDEM_DTYPE_I32: return elements * 4 + (long double)v->offset_bytes <= (long double)most;
     case TANDEM_DTYPE_U8:
     case TANDEM_DTYPE_I8: return elements + (long double)v->offset_bytes <= (long double)most;
-    case TANDEM_DTYPE_Q8_0: return elements / 32 * 34 + (long double)v->offset_bytes <= (long double)most;
-    case TANDEM_DTYPE_Q4_0: return elements / 32 * 18 + (long double)v->offset_bytes <= (long double)most;
-    case TANDEM_DTYPE_Q4_1: return elements / 32 * 20 + (long double)v->offset_bytes <= (long double)most;
-    case TANDEM_DTYPE_Q4_K: return elements / 256 * 144 + (long double)v->offset_bytes <= (long double)most;
-    case TANDEM_DTYPE_Q5_K: return elements / 256 * 176 + (long double)v->offset_bytes <= (long double)most;
-    case TANDEM_DTYPE_Q6_K: return elements / 256 * 210 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q8_0:
+    case TANDEM_DTYPE_Q8_0_TILES: return elements / 32 * 34 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q4_0:
+    case TANDEM_DTYPE_Q4_0_TILES: return elements / 32 * 18 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q4_1:
+    case TANDEM_DTYPE_Q4_1_TILES: return elements / 32 * 20 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q4_K:
+    case TANDEM_DTYPE_Q4_K_TILES: return elements / 256 * 144 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q5_K:
+    case TANDEM_DTYPE_Q5_K_TILES: return elements / 256 * 176 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q6_K:
+    case TANDEM_DTYPE_Q6_K_TILES: return elements / 256 * 210 + (long double)v->offset_bytes <= (long double)most;
     default: return false;
     }
 }

@@ -10,7 +10,7 @@
 #include "kernels/plan.h"
 #include "tests/emu/launch.h"
 
-enum { EM_MOST_ENTRIES = 256, EM_MODULES = 4 };
+enum { EM_MOST_ENTRIES = 384, EM_MODULES = 4 };
 
 /* The kernels of an architecture, built for this machine. */
 typedef struct em_module {

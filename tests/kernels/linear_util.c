@@ -15,6 +15,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/tiles.h"
 
 enum { POISON = 0xa5, ROWS_BEHIND = 2, GUARD = 256 };
 static const uint64_t patience_ns = 60000000000u;
@@ -101,10 +102,40 @@ static void make_codes(tl_case *it, uint32_t *state)
     }
 }
 
+/* W's blocks, which stay beside it, in tiles. */
+static void put_in_tiles(tl_case *it)
+{
+    tandem_view *w = &it->op.linear.w;
+    const uint32_t tiles = w->dtype - TANDEM_DTYPE_Q8_0 + TANDEM_DTYPE_Q8_0_TILES, chunks = it->shape.ins / td_dtype_of(tiles).elements;
+    const uint64_t row_bytes = (uint64_t)chunks * td_dtype_of(tiles).bytes, rows = it->bytes[TL_W] / row_bytes;
+    uint8_t *to = aligned_alloc(64, (it->bytes[TL_W] + 127) / 64 * 64);
+    assert_non_null(to);
+    it->blocks = it->data[TL_W], it->data[TL_W] = to;
+    for (uint64_t row = 0; row < rows; row += TD_WEIGHT_ROWS)
+        for (uint32_t chunk = 0; chunk < chunks; chunk++, to += TD_WEIGHT_ROWS * td_dtype_of(tiles).bytes) {
+            const uint8_t *from[TD_WEIGHT_ROWS];
+            for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
+                from[r] = (const uint8_t *)it->blocks + (row + r) * row_bytes + chunk * td_dtype_of(tiles).bytes;
+            td_tiles_pack(tiles, from, to);
+        }
+    w->dtype = tiles;
+}
+
+static uint32_t round_up(uint32_t x, uint32_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
 tl_case tl_make(tl_shape s, uint32_t seed)
 {
+    const bool in_tiles = s.weights >= TD_LINEAR_TILES;
     if (s.heads)
         s.outs = (s.heads + 2 * s.kv_heads) * s.head_dim;
+    if (in_tiles) {
+        s.ins = round_up(s.ins, td_dtype_of(td_linear_weight_dtype(s.weights, s.dtype)).elements);
+        s.outs = round_up(s.outs, s.gate ? TD_WEIGHT_ROWS / 2 : TD_WEIGHT_ROWS);
+        s.weights -= TD_LINEAR_TILES - TD_LINEAR_Q8_0;
+    }
     tl_case it = {.shape = s};
     tandem_linear *l = &it.op.linear;
     const uint32_t w_rows = s.gate ? 2 * s.outs : s.outs, offset = s.offset;
@@ -113,11 +144,13 @@ tl_case tl_make(tl_shape s, uint32_t seed)
     l->rows = s.rows, l->ins = s.ins, l->outs = s.outs, l->activation = s.activation, l->gate = s.gate;
     l->x = view_of(&it, TL_X, s.dtype, s.rows, s.ins, s.pad, offset);
     fill(it.data[TL_X], s.dtype, it.bytes[TL_X], 1, &state);
-    l->w = view_of(&it, TL_W, td_linear_weight_dtype(s.weights, s.dtype), w_rows, s.ins, s.pad, offset);
+    l->w = view_of(&it, TL_W, td_linear_weight_dtype(s.weights, s.dtype), w_rows, s.ins, in_tiles ? 0 : s.pad, in_tiles ? 0 : offset);
     if (s.weights == TD_LINEAR_DENSE)
         fill(it.data[TL_W], s.dtype, it.bytes[TL_W], scale, &state);
     else if (s.weights != TD_LINEAR_INT8)
         fill_blocks(it.data[TL_W], l->w.dtype, it.bytes[TL_W], scale, &state);
+    if (in_tiles)
+        put_in_tiles(&it);
     for (uint64_t i = 0; s.weights == TD_LINEAR_INT8 && i < it.bytes[TL_W]; i++)
         ((uint8_t *)it.data[TL_W])[i] = (uint8_t)next(&state);
     if (s.weights == TD_LINEAR_INT8) {
@@ -161,6 +194,7 @@ void tl_free(tl_case *it)
 {
     for (uint32_t i = 0; i < TL_VIEWS; i++)
         free(it->data[i]);
+    free(it->blocks);
 }
 
 static const void *begin_of(const tl_case *it, uint32_t view)
@@ -186,7 +220,9 @@ void tl_check(const tl_case *it, uint32_t step)
     const tandem_linear *l = &it->op.linear;
     td_params_linear p = td_linear_params(l);
     p.x = begin_of(it, TL_X);
-    p.w = begin_of(it, TL_W);
+    p.w = it->blocks ? it->blocks : begin_of(it, TL_W);
+    if (it->blocks)
+        p.weights = (uint8_t)it->shape.weights;
     p.scale = begin_of(it, TL_SCALE);
     p.bias = begin_of(it, TL_BIAS);
     p.residual = begin_of(it, TL_RESIDUAL);

@@ -41,10 +41,12 @@ typedef struct tl_case {
     tandem_operands op;      /* mems are 0 */
     void *data[TL_VIEWS];    /* each view's own, or NULL */
     uint64_t bytes[TL_VIEWS];
+    void *blocks; /* of weights in tiles: the same as they were before */
     bool on_cpu; /* it was computed there, which has a bound of its own */
 } tl_case;
 
-/* Random operands, what is written poisoned, rows beyond y and between, too. Fails the test if there is no memory. */
+/* Random operands, what is written poisoned, rows beyond y and between, too. With weights in tiles ins and outs are rounded up, and w
+ * lies dense. Fails the test if there is no memory. */
 tl_case tl_make(tl_shape shape, uint32_t seed);
 void tl_poison(tl_case *it);
 void tl_free(tl_case *it);

@@ -32,19 +32,20 @@ lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t sl
     return lu_open_cached(path, bytes, size, slots, context, TANDEM_CACHE_F16);
 }
 
-lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
-                        uint32_t context, uint32_t cache)
+static lu_model open_model(const char *path, const void *bytes, uint64_t size,
+                           const td_llama_desc *desc)
 {
-    const td_target cpu = td_target_for_sm(0);
+    td_target target = td_target_for_sm(desc->tiles ? 90 : 0);
     const td_program *program; /* weights and caches lie alike in all */
     lu_model m = {0};
     char why[400] = "";
 
+    target.twin = true; /* no cubin is asked for */
     lu_must(path ? td_checkpoint_open(path, &m.file, why, sizeof why)
                  : td_gguf_read(bytes, size, &m.file, why, sizeof why),
             why);
-    lu_must(td_llama_open(&m.file, &(td_llama_desc){slots, context, cache, 0}, &m.llama, why, sizeof why), why);
-    lu_must(td_program_build(m.llama.graph, (const uint32_t[]){1, 1, 1}, &cpu, &program, why,
+    lu_must(td_llama_open(&m.file, desc, &m.llama, why, sizeof why), why);
+    lu_must(td_program_build(m.llama.graph, (const uint32_t[]){1, 1, 1}, &target, &program, why,
                              sizeof why),
             why);
     m.weight_bytes = program->weight_bytes;
@@ -53,6 +54,20 @@ lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint
     td_llama_read_weights(&m.llama, program, m.weights);
     td_program_drop(&program);
     return m;
+}
+
+lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
+                        uint32_t context, uint32_t cache)
+{
+    return open_model(path, bytes, size,
+                      &(td_llama_desc){.slots = slots, .context = context, .cache = cache});
+}
+
+lu_model lu_open_tiles(const char *path, const void *bytes, uint64_t size, uint32_t slots,
+                       uint32_t context)
+{
+    return open_model(path, bytes, size,
+                      &(td_llama_desc){.slots = slots, .context = context, .tiles = true});
 }
 
 void lu_close(lu_model *model)

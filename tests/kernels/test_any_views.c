@@ -195,7 +195,7 @@ static void random_linear(tandem_operands *operands, double left)
     *op = (tandem_linear){.rows = random_size(&left), .ins = random_size(&left), .outs = random_size(&left),
                           .activation = below(4), .gate = one_in(3) ? below(3) : 0};
     op->x.dtype = TANDEM_DTYPE_F16 + below(2);
-    op->w.dtype = td_linear_weight_dtype(one_in(2) ? TD_LINEAR_DENSE : (td_linear_weights)below(TD_LINEAR_WEIGHTS), op->x.dtype);
+    op->w.dtype = td_linear_weight_dtype(one_in(2) ? TD_LINEAR_DENSE : (td_linear_weights)below(TD_LINEAR_TILES), op->x.dtype); /* tiles lie in one way */
     op->scale.dtype = op->w.dtype == TANDEM_DTYPE_I8 && one_in(2) ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_NONE;
     op->bias.dtype = one_in(2) ? random_float_dtype() : TANDEM_DTYPE_NONE;
     op->residual.dtype = one_in(2) ? random_float_dtype() : TANDEM_DTYPE_NONE;

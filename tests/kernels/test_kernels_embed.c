@@ -14,6 +14,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/embed/embed.h"
+#include "kernels/tiles.h"
 #include "tests/kernels/kernels_util.h"
 
 enum { TABLE, POSITION_TABLE, TYPE_TABLE, ID, POSITION, TYPE, Y, TABLES = 3 };
@@ -107,6 +108,48 @@ static void test_everywhere(void **state)
     }
 }
 
+/* A table in tiles has the bits of its blocks; CPUs refuse it. */
+static void test_tiles(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < 6 * 4; n++) {
+        const uint32_t dtype = TANDEM_DTYPE_Q8_0 + n % 6, tiles = td_tiles_of(dtype, TD_WEIGHT_ROWS, 256);
+        ku_case it = make(dtype, n % 2 ? 256 : 1280, 1 + n % 3, n);
+        tandem_embed *e = &it.op.embed;
+        tu_tensor *table = &it.tensors[TABLE];
+        e->entries = TD_WEIGHT_ROWS * (1 + n % 3);
+        free(table->data);
+        *table = make_table(dtype, TU_DENSE, e->entries, e->channels, n);
+        e->table = table->view;
+        it.views[TABLE] = (uintptr_t)table->data;
+        ku_run_on(&it, NULL, td_target_for_sm(0), 1);
+        check_values(&it);
+        const uint32_t chunk_bytes = td_dtype_of(tiles).bytes, chunks = e->channels / td_dtype_of(tiles).elements;
+        uint8_t *packed = aligned_alloc(64, (table->bytes + 127) / 64 * 64), *to = packed;
+        assert_non_null(packed);
+        for (uint32_t row = 0; row < e->entries; row += TD_WEIGHT_ROWS)
+            for (uint32_t c = 0; c < chunks; c++, to += TD_WEIGHT_ROWS * chunk_bytes) {
+                const uint8_t *rows[TD_WEIGHT_ROWS];
+                for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
+                    rows[r] = (const uint8_t *)table->data + ((row + r) * chunks + c) * chunk_bytes;
+                td_tiles_pack(tiles, rows, to);
+            }
+        e->table.dtype = tiles;
+        it.views[TABLE] = (uintptr_t)packed;
+        for (size_t m = 0; m < EM_MODULES; m++) {
+            ku_run_on(&it, &em_modules[m], td_target_for_sm(em_modules[m].sm), 1);
+            check_values(&it);
+        }
+        static td_plan plan;
+        const td_target cpu = td_target_for_sm(0);
+        char why[300] = "";
+        assert_int_equal(td_operation_embed.plan(&it.op, &cpu, &plan, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(why, "weights in tiles"));
+        free(packed);
+        ku_free(&it);
+    }
+}
+
 /* With a table that memory which nobody may read lies around, before or behind it. */
 static void test_nothing_else_is_read(void **state)
 {
@@ -144,6 +187,9 @@ static void test_refusals(void **state)
     REFUSES("embed.scale is inf", e->scale = 1.0f / 0.0f);
     REFUSES("embed.reserved is 3", e->reserved = 3);
     REFUSES("embed.table has 264 channels; its dtype has blocks of 256", e->channels = 264);
+    REFUSES("embed.table has 11 rows; weights in tiles have a multiple of 16", e->table.dtype = TANDEM_DTYPE_Q4_K_TILES, e->entries = 11);
+    REFUSES("embed.table.stride_row is 512; of weights in tiles it must be the channels, 256", e->table.dtype = TANDEM_DTYPE_Q4_K_TILES,
+            e->entries = 32, e->table.stride_row = 512);
     REFUSES("embed.table.dtype is 6", e->table.dtype = TANDEM_DTYPE_I32);
     REFUSES("embed.id.dtype is 3", e->id.dtype = TANDEM_DTYPE_F32);
     REFUSES("embed.position.dtype is 0; with position_table it must be 6", e->position.dtype = TANDEM_DTYPE_NONE);
@@ -156,7 +202,7 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_everywhere), cmocka_unit_test(test_nothing_else_is_read),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_everywhere), cmocka_unit_test(test_tiles), cmocka_unit_test(test_nothing_else_is_read),
                                        cmocka_unit_test(test_refusals)};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;

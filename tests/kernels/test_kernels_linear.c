@@ -37,6 +37,12 @@ void kl_run(const tl_case *it, const tandem_operands *op, em_module *on, td_targ
     free(scratch);
 }
 
+/* The same not in tiles. */
+static td_linear_weights blocks_of(td_linear_weights weights)
+{
+    return weights < TD_LINEAR_TILES ? weights : weights - TD_LINEAR_TILES + TD_LINEAR_Q8_0;
+}
+
 /* Every form of every shape: rows for each kernel, tails of all sizes, each epilogue somewhere. */
 static tl_shape shape_of(uint32_t n)
 {
@@ -61,7 +67,15 @@ static tl_shape shape_of(uint32_t n)
     if (s.weights == TD_LINEAR_INT8)
         s.ins = (s.ins + 7) / 8 * 8, s.offset = 0, s.pad = s.pad / 8 * 8;
     else if (s.weights)
-        s.ins = s.weights >= TD_LINEAR_Q4_K ? 256 + n % 2 * 256 : 32 + n % 3 * 64, s.offset = 0;
+        s.ins = blocks_of(s.weights) >= TD_LINEAR_Q4_K ? 256 + n % 2 * 256 : 32 + n % 3 * 64, s.offset = 0;
+    return s;
+}
+
+/* The same for a CPU, which takes no tiles. */
+static tl_shape cpu_shape_of(uint32_t n)
+{
+    tl_shape s = shape_of(n);
+    s.weights = blocks_of(s.weights);
     return s;
 }
 
@@ -70,7 +84,7 @@ static void test_cpu(void **state)
     static const char *const isas[] = {"c", "avx2", "avx512-vnni"};
     (void)state;
     for (uint32_t n = 0; n < 240; n++) {
-        tl_shape s = shape_of(n);
+        tl_shape s = cpu_shape_of(n);
         if (n % 8 == 3)
             s.dtype = TANDEM_DTYPE_F32;
         tl_case it = tl_make(s, n);
@@ -90,7 +104,7 @@ static void test_one_row(void **state)
     static const char *const isas[] = {"c", "avx2", "avx512-vnni"};
     (void)state;
     for (uint32_t n = 0; n < 96; n++) {
-        tl_shape s = shape_of(n);
+        tl_shape s = cpu_shape_of(n);
         s.rows = 2 + n % 9;
         if (n % 3 == 0 && s.weights)
             s.ins = 1280; /* several steps */
@@ -118,7 +132,7 @@ static void test_integers(void **state)
 {
     (void)state;
     for (uint32_t n = 0; n < 72; n++) {
-        tl_shape s = shape_of(n);
+        tl_shape s = cpu_shape_of(n);
         s.weights = (td_linear_weights)(TD_LINEAR_Q8_0 + n % 3);
         s.ins = 32 * (1 + n % 70);
         s.offset = 0;
@@ -147,7 +161,7 @@ static void test_parts(void **state)
 {
     (void)state;
     for (uint32_t n = 0; n < 24; n++) {
-        tl_shape s = shape_of(n);
+        tl_shape s = cpu_shape_of(n);
         s.rows = 129 + 50 * n;
         tl_case it = tl_make(s, n);
         const tandem_operands op = it.op;
@@ -261,7 +275,11 @@ static bool run_form(const tl_case *it, em_module *on, uint32_t form, uint32_t s
         return false;
     for (uint32_t v = 0; v < TL_VIEWS; v++)
         views[v] = it->data[v] ? (uintptr_t)it->data[v] + td_view_in(&td_operation_linear.layout, &it->op, v)->offset_bytes : 0;
-    em_launch_record(on, &plan.records[0], views, 0, seed);
+    void *scratch = aligned_alloc(256, plan.scratch_bytes + 256);
+    assert_non_null(scratch);
+    for (uint32_t i = 0; i < plan.record_count; i++)
+        em_launch_record(on, &plan.records[i], views, (uintptr_t)scratch, seed);
+    free(scratch);
     return true;
 }
 
@@ -300,7 +318,7 @@ static void test_every_entry_was_run(void **state)
     uint32_t missing = 0;
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++) {
-        for (uint32_t n = 0; n < 10 * TD_LINEAR_WEIGHTS; n++)
+        for (uint32_t n = 0; n < 10 * TD_LINEAR_WEIGHTS; n++) /* tiles are unpacked by forms for any rows */
             for (uint32_t form = 0; td_linear_form(form); form++) {
                 const tl_shape shape = {.rows = rows[n % 5], .ins = 256, .outs = 24, .dtype = 1 + n / 5 % 2, .y_dtype = TANDEM_DTYPE_F16,
                                         .weights = (td_linear_weights)(n / 10)};
@@ -349,6 +367,9 @@ static void test_refusals(void **state)
     REFUSED(l->w.dtype = TANDEM_DTYPE_BF16, "linear.w.dtype is 2");
     REFUSED(l->w.dtype = TANDEM_DTYPE_Q4_K, "stride_row is 64; it must be a multiple of 256");
     REFUSED((l->w.dtype = TANDEM_DTYPE_Q8_0, l->ins = 48), "channels");
+    REFUSED(l->w.dtype = TANDEM_DTYPE_Q8_0_TILES, "linear.w has 8 rows; weights in tiles have a multiple of 16");
+    REFUSED((l->w.dtype = TANDEM_DTYPE_Q8_0_TILES, l->outs = l->y.stride_row = 16, l->w.stride_row = 128), "linear.w.stride_row is 128; of weights in tiles");
+    REFUSED((l->w.dtype = TANDEM_DTYPE_Q8_0_TILES, l->w.offset_bytes = 8), "linear.w.offset_bytes is 8; it must be a multiple of 16");
     REFUSED((l->w.dtype = TANDEM_DTYPE_I8, l->ins = 12), "linear.ins is 12; with weights of i8 it must be a multiple of 8");
     REFUSED((l->w.dtype = TANDEM_DTYPE_I8, l->w.offset_bytes = 4), "linear.w.offset_bytes is 4");
     REFUSED(l->scale = (tandem_view){.dtype = TANDEM_DTYPE_F32}, "linear.scale.dtype is 3; only weights of i8");

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/kernels/llama_file.h"
+#include "kernels/tiles.h"
 #include "tests/kernels/llama_util.h"
 
 enum { TOKENS = 20, SLOTS = 2 };
@@ -222,6 +223,77 @@ static void test_dtypes(void **state)
     }
 }
 
+/* For a GPU each weight is what it is for a CPU, in tiles where it can be, in whatever pieces it is
+ * read. */
+static void check_tiles(const lf_shape *shape, uint32_t most)
+{
+    uint64_t bytes;
+    void *file = lf_make(shape, NULL, &bytes);
+    lu_model rows = lu_open(NULL, file, bytes, 1, 0), tiles = lu_open_tiles(NULL, file, bytes, 1, 0);
+    uint32_t in_tiles = 0;
+
+    assert_int_equal(rows.llama.weight_count, tiles.llama.weight_count);
+    assert_int_equal(rows.weight_bytes, tiles.weight_bytes);
+    for (uint32_t i = 0; i < rows.llama.weight_count; i++) {
+        const td_llama_weight *weight = &tiles.llama.weights[i];
+        const td_dtype of = td_dtype_of(weight->dtype);
+        const uint64_t channels = weight->parts[0] ? weight->parts[0]->shape[0] : 0;
+        uint64_t all = 0;
+
+        for (int part = 0; part < TD_LLAMA_PARTS && weight->parts[part]; part++)
+            all += td_llama_part_bytes(weight, weight->parts[part]);
+        if (!td_dtype_is_tiles(weight->dtype)) {
+            assert_int_equal(weight->dtype, rows.llama.weights[i].dtype);
+            continue;
+        }
+        const uint64_t chunks = channels / of.elements, row_bytes = chunks * of.bytes;
+        uint8_t *plain = lu_memory(all), *want = lu_memory(all), *got = lu_memory(all), *to = want;
+
+        in_tiles++;
+        td_llama_read_weight(&rows.llama, i, 0, all, plain);
+        for (uint64_t row = 0; row < all / row_bytes; row += TD_WEIGHT_ROWS)
+            for (uint64_t chunk = 0; chunk < chunks; chunk++, to += TD_WEIGHT_ROWS * of.bytes) {
+                const uint8_t *from[TD_WEIGHT_ROWS];
+
+                for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
+                    from[r] = plain + (row + r) * row_bytes + chunk * of.bytes;
+                td_tiles_pack(weight->dtype, from, to);
+            }
+        for (uint64_t at = 0, n = 4; at < all; at += n, n = n * 7 % 9973 / 4 * 4 + 4) {
+            n = n < all - at ? n : all - at;
+            td_llama_read_weight(&tiles.llama, i, at, n, got + at);
+        }
+        assert_memory_equal(got, want, all);
+        free(plain);
+        free(want);
+        free(got);
+    }
+    assert_int_equal(in_tiles, most);
+    lu_close(&rows);
+    lu_close(&tiles);
+    free(file);
+}
+
+static void test_tiles(void **state)
+{
+    lf_shape shape = base;
+
+    (void)state;
+    check_tiles(&shape, 0);
+    shape.words = 320;
+    for (uint32_t dtype = TANDEM_DTYPE_Q8_0; dtype <= TANDEM_DTYPE_Q5_K; dtype++) {
+        shape.dtype = dtype;
+        check_tiles(&shape, 1 + 4 * shape.layers);
+    }
+    shape.words = 300; /* no whole tiles */
+    check_tiles(&shape, 4 * shape.layers);
+    shape.dim = 192; /* no whole chunks of Q4_1's, but where channels are the hidden ones */
+    shape.heads = 3;
+    shape.kv_heads = 1;
+    shape.dtype = TANDEM_DTYPE_Q4_1;
+    check_tiles(&shape, shape.layers);
+}
+
 /* Values and logits with matrices of another dtype, heads that are not dim / heads wide, of which
  * some channels are turned, as many heads of keys as of queries. */
 static void test_shapes(void **state)
@@ -414,7 +486,7 @@ static void refuse(const lf_change *change, uint32_t slots, uint32_t context, ta
     td_llama model;
 
     lu_must(td_gguf_read(file, bytes, &gguf, why, sizeof why), why);
-    const tandem_status got = td_llama_open(&gguf, &(td_llama_desc){slots, context, 0, 0}, &model, why, sizeof why);
+    const tandem_status got = td_llama_open(&gguf, &(td_llama_desc){.slots = slots, .context = context}, &model, why, sizeof why);
     if (got != status || !strstr(why, says))
         fail_msg("status %d, \"%s\" instead of \"%s\"", got, why, says);
     assert_null(model.graph);
@@ -433,7 +505,7 @@ static void refuse_cache(const lf_shape *shape, uint32_t cache, uint32_t pages,
     td_llama model;
 
     lu_must(td_gguf_read(file, bytes, &gguf, why, sizeof why), why);
-    assert_int_equal(td_llama_open(&gguf, &(td_llama_desc){1, 0, cache, pages}, &model, why, sizeof why), status);
+    assert_int_equal(td_llama_open(&gguf, &(td_llama_desc){.slots = 1, .cache = cache, .pages = pages}, &model, why, sizeof why), status);
     assert_non_null(strstr(why, says));
     td_gguf_close(&gguf);
     free(file);
@@ -537,7 +609,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_dtypes), cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_next_sequence),

@@ -33,7 +33,7 @@ static const lf_shape smollm2 = {.layers = 30,
 static td_cu_device *device;
 static td_stream *stream;
 static const char *path; /* of the model, or NULL */
-static lu_model model;
+static lu_model model, tiles; /* as a CPU has it, and as a GPU has */
 static uint32_t words;
 static smollm2_fixtures fixtures;
 
@@ -67,8 +67,8 @@ static td_cu_mem bring_poison(uint64_t bytes)
 
 static loaded load_instance(void)
 {
-    return (loaded){.weights = bring(model.weights, model.weight_bytes),
-                    .state = bring_poison(model.state_bytes)};
+    return (loaded){.weights = bring(tiles.weights, tiles.weight_bytes),
+                    .state = bring_poison(tiles.state_bytes)};
 }
 
 static void unload_program(loaded *it)
@@ -144,7 +144,7 @@ static void run_gpu(lu_instance *instance, const void *uniforms, float *logits)
 static lu_instance begin(loaded *it)
 {
     *it = load_instance();
-    return lu_begin(&model, td_exec_target(td_cu_device_info(device), true), run_gpu, it);
+    return lu_begin(&tiles, td_exec_target(td_cu_device_info(device), true), run_gpu, it);
 }
 
 static void end(lu_instance *instance)
@@ -300,6 +300,7 @@ int main(int argc, char **argv)
             "tokens  before  stream    records  floor us      min   median      90%%   tokens/s\n",
             BENCH_RUNS);
     model = lu_open(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT);
+    tiles = lu_open_tiles(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT);
     words = model.llama.sizes.words;
     fixtures = smollm2_read();
     for (int kind = 0; kind < KINDS; kind++) {
@@ -315,6 +316,7 @@ int main(int argc, char **argv)
     }
     smollm2_free(&fixtures);
     lu_close(&model);
+    lu_close(&tiles);
     free(file);
     td_cu_device_close(&device);
     return failures != 0;

@@ -73,7 +73,16 @@ typedef enum tandem_dtype {
     TANDEM_DTYPE_Q4_1 = 11,
     TANDEM_DTYPE_Q4_K = 12,
     TANDEM_DTYPE_Q6_K = 13,
-    TANDEM_DTYPE_Q5_K = 14
+    TANDEM_DTYPE_Q5_K = 14,
+    /* The same weights in the same bytes, but in tiles of 16 rows, as GPUs read them fastest: of a matrix as a whole, with rows a
+     * multiple of 16, channels of 64 (Q8_0), 128 (Q4_0, Q4_1) or 256, stride_row as many as channels, offset_bytes a multiple of
+     * 16. Language models on a GPU have their matrices so, where they have such rows and channels; CPUs take none of them. */
+    TANDEM_DTYPE_Q8_0_TILES = 15,
+    TANDEM_DTYPE_Q4_0_TILES = 16,
+    TANDEM_DTYPE_Q4_1_TILES = 17,
+    TANDEM_DTYPE_Q4_K_TILES = 18,
+    TANDEM_DTYPE_Q6_K_TILES = 19,
+    TANDEM_DTYPE_Q5_K_TILES = 20
 } tandem_dtype;
 
 /* A linear block of bytes that the engine and the session share. 0 is no mem. */

@@ -1,0 +1,238 @@
+/* y = finish(x w^T) for up to 64 rows of x and weights in tiles: `linear_tiles`, by mma.sync; and tiles made dense: `linear_unpack`.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of w are mma's 16 rows, rows of x its 8 columns, and as in `linear_blocks` weights are whole numbers, whose sums of 32 channels,
+ * of Q6_K 16, are scaled and added up as float32. Tiles are as a warp reads them: what memory sends goes from registers into products,
+ * without shared memory. Each warp has a part of a tile's channels, one behind the other, and some 256 of them under way while it
+ * multiplies those before; the first, where nobody writes w, before the kernel ahead is over.
+ */
+#include "kernels/cuda/tiles.cuh"
+#include "kernels/linear/few_rows.cuh"
+#include "kernels/linear/weights.cuh"
+
+namespace td {
+
+template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
+    using Row = TileRow<Dtype>;
+    static constexpr int warps = TD_LINEAR_TILES_WARPS, most = Columns == 1 ? 256 : Columns <= 4 ? 128 : 64; /* channels under way */
+    static constexpr int together = most > Row::channels ? most / Row::channels : 1; /* chunks */
+    static constexpr bool has_room = Columns == 1 && !Row::has_minimum && !Row::apart; /* registers */
+
+    const td_params_linear &p;
+    const uint8_t *tile[2]; /* of this thread's rows of w: */
+    uint32_t r[2];
+    uint32_t begin, end; /* of this warp's chunks */
+    int g, q;
+
+    /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one. */
+    __device__ __forceinline__ explicit LinearTiles(const td_params_linear &all)
+        : p(all), g(int(threadIdx.x % 32 / 4)), q(int(threadIdx.x % 4))
+    {
+        const uint32_t warp = threadIdx.x / 32, part = warp % p.tile_warps, index = blockIdx.x * (warps / p.tile_warps) + warp / p.tile_warps;
+        const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs, chunks = p.ins / Row::channels;
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i * p.outs : index * 16 + 8 * i + g;
+            const uint32_t row = min(asked, w_rows - 1);
+
+            r[i] = row % 16;
+            tile[i] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride);
+        }
+        begin = part * chunks / p.tile_warps, end = (part + 1) * chunks / p.tile_warps;
+    }
+    __device__ __forceinline__ void load(Row (&to)[together][2], uint32_t chunk) const
+    {
+#pragma unroll
+        for (int u = 0; u < together; u++)
+            if (chunk + u < end)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    to[u][i].load(tile[i] + (chunk + u) * uint32_t(Row::bytes), r[i], q);
+    }
+
+    /* This thread's eight of 32 channels of a row of x, in the order of tiles. */
+    __device__ __forceinline__ uint4 load_x(uint32_t row, uint32_t channel) const
+    {
+        const uint16_t *at = static_cast<const uint16_t *>(p.x) + (row * uint32_t(p.x_stride) + channel);
+
+        if constexpr (Row::apart) {
+            const uint2 low = __ldg(reinterpret_cast<const uint2 *>(at + 4 * q)), high = __ldg(reinterpret_cast<const uint2 *>(at + 16 + 4 * q));
+
+            return make_uint4(low.x, low.y, high.x, high.y);
+        } else {
+            return __ldg(reinterpret_cast<const uint4 *>(at + 8 * q));
+        }
+    }
+
+    /* Adds the products of a chunk, from channel k on. */
+    __device__ __forceinline__ void multiply(float (&c)[Columns][4], const Row (&rows)[2], uint32_t k) const
+    {
+        constexpr int groups = Row::channels / 32, some = Columns == 8 || groups == 2 ? 2 : 4; /* at a time, for registers */
+        constexpr int unroll = Columns >= 4 ? 1 : groups / some;
+
+#pragma unroll unroll
+        for (int first = 0; first < groups; first += some)
+#pragma unroll
+            for (int i = first; i < first + some; i++)
+                multiply_group(c, rows, i, k + 32 * i);
+    }
+    /* The i-th 32 channels. */
+    __device__ __forceinline__ void multiply_group(float (&c)[Columns][4], const Row (&rows)[2], int i, uint32_t k) const
+    {
+        const uint32_t ones = Bf16 ? 0x3f803f80u : 0x3c003c00u, one[4] = {ones, ones, ones, ones};
+        TileGroup of[2];
+        uint32_t a[2][4]; /* of mma: the first four of each eight weights, then the others */
+
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            rows[h].group(of[h], i);
+#pragma unroll
+            for (int w = 0; w < 2; w++) {
+                uint32_t four[2];
+
+                linear_whole<Bf16>(four, of[h].codes[w], float(Row::less));
+                a[w][h] = four[0], a[w][2 + h] = four[1];
+            }
+        }
+#pragma unroll
+        for (int column = 0; column < Columns; column++) {
+            const uint4 x = load_x(min(8u * column + g, p.rows - 1), k); /* what does not exist is not written */
+            float sums[2][4] = {}, all[4] = {};
+
+            linear_mma<Bf16>(sums[0], a[0], x.x, x.y);
+            linear_mma<Bf16>(sums[Row::apart], a[1], x.z, x.w);
+            if constexpr (Row::has_minimum) {
+                linear_mma<Bf16>(all, one, x.x, x.y);
+                linear_mma<Bf16>(all, one, x.z, x.w);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                c[column][e] = __fmaf_rn(of[e / 2].scale[0], sums[0][e], c[column][e]);
+                if constexpr (Row::apart)
+                    c[column][e] = __fmaf_rn(of[e / 2].scale[1], sums[1][e], c[column][e]);
+                if constexpr (Row::has_minimum)
+                    c[column][e] = __fmaf_rn(-of[e / 2].minimum, all[e], c[column][e]);
+            }
+        }
+    }
+
+    /* The sums of this warp's chunks, of which the first are in `next`. */
+    __device__ __forceinline__ void sum(float (&c)[Columns][4], Row (&next)[together][2]) const
+    {
+#pragma unroll 1
+        for (uint32_t chunk = begin; chunk < end; chunk += together) {
+            Row rows[together][2];
+
+#pragma unroll
+            for (int u = 0; u < together; u++)
+                rows[u][0] = next[u][0], rows[u][1] = next[u][1];
+            load(next, chunk + together);
+#pragma unroll
+            for (int u = 0; u < together; u++)
+                if (chunk + u < end)
+                    multiply(c, rows[u], (chunk + u) * Row::channels);
+        }
+    }
+};
+
+template <int Dtype, int Columns, bool Bf16> __device__ __forceinline__ void linear_tiles(const td_params_linear &p)
+{
+    using Tiles = LinearTiles<Dtype, Columns, Bf16>;
+    using Rows = LinearFewRows<Tiles::warps, Columns, Tiles::has_room>;
+    __shared__ __align__(16) float sums[Rows::bytes / 4];
+    const Tiles tiles(p);
+    Rows rows(p);
+    typename Tiles::Row next[Tiles::together][2];
+    float c[Columns][4] = {};
+
+    if (!p.w_is_constant)
+        wait_for_previous();
+    tiles.load(next, tiles.begin);
+    if (p.w_is_constant)
+        wait_for_previous();
+    launch_dependents();
+    const bool stop = is_set(p.cancel);
+
+    rows.begin();
+    tiles.sum(c, next);
+    rows.put(c, sums);
+    if (!__syncthreads_or(stop))
+        rows.finish(sums);
+}
+
+/* A thread has its part of a row of a chunk: eight of each 32 channels. */
+template <int Dtype, bool Bf16> __device__ __forceinline__ void linear_unpack(const td_params_linear_unpack &p)
+{
+    using Row = TileRow<Dtype>;
+    const uint32_t chunks = p.ins / Row::channels, thread = threadIdx.x % 64, r = thread / 4;
+    const uint64_t index = uint64_t(blockIdx.x) * (TD_LINEAR_UNPACK_THREADS / 64) + threadIdx.x / 64;
+    const int q = int(thread % 4);
+    Row row;
+
+    if (!p.w_is_constant)
+        wait_for_previous();
+    if (index < uint64_t(p.w_rows / 16) * chunks)
+        row.load(static_cast<const uint8_t *>(p.w) + index * Row::bytes, r, q);
+    if (p.w_is_constant)
+        wait_for_previous();
+    launch_dependents();
+    if (is_set(p.cancel) || index >= uint64_t(p.w_rows / 16) * chunks)
+        return;
+    uint16_t *const to = static_cast<uint16_t *>(p.to) + (index / chunks * 16 + r) * uint64_t(p.ins) + index % chunks * Row::channels;
+
+#pragma unroll
+    for (int i = 0; i < Row::channels / 32; i++) {
+        TileGroup of = {};
+        uint32_t w[2][2];
+
+        row.group(of, i);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float four[4];
+
+            tile_decode4(four, of.codes[k], float(Row::less), of.scale[Row::apart ? k : 0], of.minimum);
+            w[k][0] = pack_pair(Bf16, four[0], four[1]), w[k][1] = pack_pair(Bf16, four[2], four[3]);
+        }
+        if constexpr (Row::apart) {
+            *reinterpret_cast<uint2 *>(to + 32 * i + 4 * q) = make_uint2(w[0][0], w[0][1]);
+            *reinterpret_cast<uint2 *>(to + 32 * i + 16 + 4 * q) = make_uint2(w[1][0], w[1][1]);
+        } else {
+            *reinterpret_cast<uint4 *>(to + 32 * i + 8 * q) = make_uint4(w[0][0], w[0][1], w[1][0], w[1][1]);
+        }
+    }
+}
+
+} // namespace td
+
+/* Blocks that a multiprocessor is to have at once, so that none of their registers spill. */
+#define TD_LINEAR_TILES_AT_ONCE(dtype, columns) \
+    ((columns) >= 4 || ((columns) == 2 && (dtype) >= TANDEM_DTYPE_Q4_1_TILES) || (dtype) == TANDEM_DTYPE_Q5_K_TILES ? 1 : 2)
+#define TD_LINEAR_TILES(type, bf16, name, dtype, columns)                                                                     \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, TD_LINEAR_TILES_AT_ONCE(dtype, columns))                                            \
+        linear_##type##_tiles_##name##_##columns(const __grid_constant__ td_params_linear p)                                  \
+    {                                                                                                                          \
+        td::linear_tiles<dtype, columns, bf16>(p);                                                                             \
+    }
+#define TD_LINEAR_UNPACK(type, bf16, name, dtype)                                                                             \
+    extern "C" __global__ void __launch_bounds__(TD_LINEAR_UNPACK_THREADS)                                                     \
+        linear_##type##_unpack_##name(const __grid_constant__ td_params_linear_unpack p)                                      \
+    {                                                                                                                          \
+        td::linear_unpack<dtype, bf16>(p);                                                                                     \
+    }
+#define TD_LINEAR_TILES_OF(type, bf16, name, dtype)  \
+    TD_LINEAR_TILES(type, bf16, name, dtype, 1)      \
+    TD_LINEAR_TILES(type, bf16, name, dtype, 2)      \
+    TD_LINEAR_TILES(type, bf16, name, dtype, 4)      \
+    TD_LINEAR_TILES(type, bf16, name, dtype, 8)      \
+    TD_LINEAR_UNPACK(type, bf16, name, dtype)
+#define TD_LINEAR_TILES_TYPES(name, dtype)          \
+    TD_LINEAR_TILES_OF(f16, false, name, dtype)     \
+    TD_LINEAR_TILES_OF(bf16, true, name, dtype)
+TD_LINEAR_TILES_TYPES(q8_0, TANDEM_DTYPE_Q8_0_TILES)
+TD_LINEAR_TILES_TYPES(q4_0, TANDEM_DTYPE_Q4_0_TILES)
+TD_LINEAR_TILES_TYPES(q4_1, TANDEM_DTYPE_Q4_1_TILES)
+TD_LINEAR_TILES_TYPES(q4_k, TANDEM_DTYPE_Q4_K_TILES)
+TD_LINEAR_TILES_TYPES(q6_k, TANDEM_DTYPE_Q6_K_TILES)
+TD_LINEAR_TILES_TYPES(q5_k, TANDEM_DTYPE_Q5_K_TILES)
