@@ -24,9 +24,17 @@ __device__ __forceinline__ uint32_t tile_word(const uint8_t *at)
 {
     return __ldg(reinterpret_cast<const uint32_t *>(at));
 }
+/* 16 bytes that nobody here reads again: where that can be said, what is read again stays in L1. */
 __device__ __forceinline__ uint4 tile_words(const uint8_t *at)
 {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    uint32_t x[4];
+
+    load_once_or_zeros(InL2{}, x, reinterpret_cast<const uint16_t *>(at), true);
+    return make_uint4(x[0], x[1], x[2], x[3]);
+#else
     return __ldg(reinterpret_cast<const uint4 *>(at));
+#endif
 }
 
 /* Eight bytes of a slab's 16. */
@@ -110,16 +118,14 @@ template <> struct TileRow<TANDEM_DTYPE_Q4_1_TILES> {
     }
 };
 
-/* Q4_K's and Q5_K's scale and minimum of sub-block i, of a block's first 16 bytes. */
+/* Q4_K's and Q5_K's scale and minimum of sub-block i, of a block's first 16 bytes: four of each are taken apart at once. */
 __device__ __forceinline__ void tile_k_scale(TileGroup &to, const uint4 &head, int i)
 {
-    const int j = i % 4;
-    const uint32_t low = head.y >> 8 * j, mid = head.z >> 8 * j, high = head.w >> 8 * j;
-    const uint32_t scale = i < 4 ? low & 63u : (high & 15u) | (low >> 2 & 48u);
-    const uint32_t minimum = i < 4 ? mid & 63u : (high >> 4 & 15u) | (mid >> 2 & 48u);
+    const uint32_t scales = i < 4 ? head.y & 0x3f3f3f3fu : (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
+    const uint32_t minima = i < 4 ? head.z & 0x3f3f3f3fu : (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
 
-    to.scale[0] = __fmul_rn(block_half(head.x), float(scale));
-    to.minimum = __fmul_rn(block_half(head.x >> 16), float(minimum));
+    to.scale[0] = __fmul_rn(block_half(head.x), block_byte(scales, i % 4, 0.0f));
+    to.minimum = __fmul_rn(block_half(head.x >> 16), block_byte(minima, i % 4, 0.0f));
 }
 
 template <> struct TileRow<TANDEM_DTYPE_Q4_K_TILES> {

@@ -15,71 +15,78 @@ namespace td {
 
 template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
     using Row = TileRow<Dtype>;
-    static constexpr int warps = TD_LINEAR_TILES_WARPS, most = Columns == 1 ? 256 : Columns <= 4 ? 128 : 64; /* channels under way */
-    static constexpr int together = most > Row::channels ? most / Row::channels : 1; /* chunks */
+    static constexpr int warps = TD_LINEAR_TILES_WARPS;
+    /* Chunks under way, as far as there are registers. */
+    static constexpr int ahead = Row::channels > 64 ? 2 : Columns == 8 ? 2 : Columns == 4 ? 3 : 4;
     static constexpr bool has_room = Columns == 1 && !Row::has_minimum && !Row::apart; /* registers */
 
     const td_params_linear &p;
-    const uint8_t *tile[2]; /* of this thread's rows of w: */
+    const uint8_t *chunk[2]; /* of the tiles of this thread's rows of w: */
     uint32_t r[2];
-    uint32_t begin, end; /* of this warp's chunks */
-    int g, q;
+    uint32_t left;     /* this warp's chunks, from there on */
+    const uint16_t *x; /* this thread's of their channels; */
+    uint32_t x_at[Columns]; /* its rows of x */
+    int q;
 
-    /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one. */
-    __device__ __forceinline__ explicit LinearTiles(const td_params_linear &all)
-        : p(all), g(int(threadIdx.x % 32 / 4)), q(int(threadIdx.x % 4))
+    /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one, and so are rows of
+     * x: what comes of them is not written. */
+    __device__ __forceinline__ explicit LinearTiles(const td_params_linear &all) : p(all), q(int(threadIdx.x % 4))
     {
-        const uint32_t warp = threadIdx.x / 32, part = warp % p.tile_warps, index = blockIdx.x * (warps / p.tile_warps) + warp / p.tile_warps;
-        const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs, chunks = p.ins / Row::channels;
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % p.tile_warps;
+        const uint32_t index = blockIdx.x * (warps / p.tile_warps) + warp / p.tile_warps, w_rows = p.gate ? 2 * p.outs : p.outs;
+        const uint32_t chunks = p.ins / Row::channels, begin = part * chunks / p.tile_warps;
 
+        left = (part + 1) * chunks / p.tile_warps - begin;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i * p.outs : index * 16 + 8 * i + g;
             const uint32_t row = min(asked, w_rows - 1);
 
             r[i] = row % 16;
-            tile[i] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride);
+            chunk[i] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride) + begin * uint32_t(Row::bytes);
         }
-        begin = part * chunks / p.tile_warps, end = (part + 1) * chunks / p.tile_warps;
+        x = static_cast<const uint16_t *>(p.x) + begin * Row::channels + (Row::apart ? 4 : 8) * q;
+#pragma unroll
+        for (int column = 0; column < Columns; column++)
+            x_at[column] = min(8u * column + g, p.rows - 1) * uint32_t(p.x_stride);
     }
-    __device__ __forceinline__ void load(Row (&to)[together][2], uint32_t chunk) const
+    /* The u-th chunk from here. */
+    __device__ __forceinline__ void load(Row (&to)[2], int u) const
     {
+        if (uint32_t(u) < left)
 #pragma unroll
-        for (int u = 0; u < together; u++)
-            if (chunk + u < end)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    to[u][i].load(tile[i] + (chunk + u) * uint32_t(Row::bytes), r[i], q);
+            for (int i = 0; i < 2; i++)
+                to[i].load(chunk[i] + u * Row::bytes, r[i], q);
     }
 
     /* This thread's eight of 32 channels of a row of x, in the order of tiles. */
-    __device__ __forceinline__ uint4 load_x(uint32_t row, uint32_t channel) const
+    __device__ __forceinline__ uint4 load_x(int column, int channel) const
     {
-        const uint16_t *at = static_cast<const uint16_t *>(p.x) + (row * uint32_t(p.x_stride) + channel);
+        const uint16_t *at = x + x_at[column] + channel;
 
         if constexpr (Row::apart) {
-            const uint2 low = __ldg(reinterpret_cast<const uint2 *>(at + 4 * q)), high = __ldg(reinterpret_cast<const uint2 *>(at + 16 + 4 * q));
+            const uint2 low = __ldg(reinterpret_cast<const uint2 *>(at)), high = __ldg(reinterpret_cast<const uint2 *>(at + 16));
 
             return make_uint4(low.x, low.y, high.x, high.y);
         } else {
-            return __ldg(reinterpret_cast<const uint4 *>(at + 8 * q));
+            return __ldg(reinterpret_cast<const uint4 *>(at));
         }
     }
 
-    /* Adds the products of a chunk, from channel k on. */
-    __device__ __forceinline__ void multiply(float (&c)[Columns][4], const Row (&rows)[2], uint32_t k) const
+    /* Adds the products of the u-th chunk. */
+    __device__ __forceinline__ void multiply(float (&c)[Columns][4], const Row (&rows)[2], int u) const
     {
-        constexpr int groups = Row::channels / 32, some = Columns == 8 || groups == 2 ? 2 : 4; /* at a time, for registers */
-        constexpr int unroll = Columns >= 4 ? 1 : groups / some;
+        constexpr int groups = Row::channels / 32, most = Columns == 8 ? 1 : Columns == 4 ? 2 : 4; /* for registers */
+        constexpr int some = groups < most ? groups : most;
 
-#pragma unroll unroll
+#pragma unroll 1
         for (int first = 0; first < groups; first += some)
 #pragma unroll
             for (int i = first; i < first + some; i++)
-                multiply_group(c, rows, i, k + 32 * i);
+                multiply_group(c, rows, i, u * Row::channels + 32 * i);
     }
-    /* The i-th 32 channels. */
-    __device__ __forceinline__ void multiply_group(float (&c)[Columns][4], const Row (&rows)[2], int i, uint32_t k) const
+    /* Of the i-th 32 channels, which are the 32 from channel k on. */
+    __device__ __forceinline__ void multiply_group(float (&c)[Columns][4], const Row (&rows)[2], int i, int k) const
     {
         const uint32_t ones = Bf16 ? 0x3f803f80u : 0x3c003c00u, one[4] = {ones, ones, ones, ones};
         TileGroup of[2];
@@ -98,14 +105,14 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
         }
 #pragma unroll
         for (int column = 0; column < Columns; column++) {
-            const uint4 x = load_x(min(8u * column + g, p.rows - 1), k); /* what does not exist is not written */
+            const uint4 of_x = load_x(column, k);
             float sums[2][4] = {}, all[4] = {};
 
-            linear_mma<Bf16>(sums[0], a[0], x.x, x.y);
-            linear_mma<Bf16>(sums[Row::apart], a[1], x.z, x.w);
+            linear_mma<Bf16>(sums[0], a[0], of_x.x, of_x.y);
+            linear_mma<Bf16>(sums[Row::apart], a[1], of_x.z, of_x.w);
             if constexpr (Row::has_minimum) {
-                linear_mma<Bf16>(all, one, x.x, x.y);
-                linear_mma<Bf16>(all, one, x.z, x.w);
+                linear_mma<Bf16>(all, one, of_x.x, of_x.y);
+                linear_mma<Bf16>(all, one, of_x.z, of_x.w);
             }
 #pragma unroll
             for (int e = 0; e < 4; e++) {
@@ -118,22 +125,24 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
         }
     }
 
-    /* The sums of this warp's chunks, of which the first are in `next`. */
-    __device__ __forceinline__ void sum(float (&c)[Columns][4], Row (&next)[together][2]) const
+    /* The sums of this warp's chunks, of which the first are in `ring`: each is followed by the one that takes its registers. */
+    __device__ __forceinline__ void sum(float (&c)[Columns][4], Row (&ring)[ahead][2])
     {
 #pragma unroll 1
-        for (uint32_t chunk = begin; chunk < end; chunk += together) {
-            Row rows[together][2];
-
+        while (left >= ahead) {
 #pragma unroll
-            for (int u = 0; u < together; u++)
-                rows[u][0] = next[u][0], rows[u][1] = next[u][1];
-            load(next, chunk + together);
-#pragma unroll
-            for (int u = 0; u < together; u++)
-                if (chunk + u < end)
-                    multiply(c, rows[u], (chunk + u) * Row::channels);
+            for (int u = 0; u < ahead; u++) {
+                multiply(c, ring[u], u);
+                load(ring[u], u + ahead);
+            }
+            left -= ahead;
+            chunk[0] += ahead * Row::bytes, chunk[1] += ahead * Row::bytes;
+            x += ahead * Row::channels;
         }
+#pragma unroll
+        for (int u = 0; u < ahead - 1; u++)
+            if (uint32_t(u) < left)
+                multiply(c, ring[u], u);
     }
 };
 
@@ -142,21 +151,23 @@ template <int Dtype, int Columns, bool Bf16> __device__ __forceinline__ void lin
     using Tiles = LinearTiles<Dtype, Columns, Bf16>;
     using Rows = LinearFewRows<Tiles::warps, Columns, Tiles::has_room>;
     __shared__ __align__(16) float sums[Rows::bytes / 4];
-    const Tiles tiles(p);
+    Tiles tiles(p);
     Rows rows(p);
-    typename Tiles::Row next[Tiles::together][2];
+    typename Tiles::Row ring[Tiles::ahead][2];
     float c[Columns][4] = {};
 
     if (!p.w_is_constant)
         wait_for_previous();
-    tiles.load(next, tiles.begin);
+#pragma unroll
+    for (int u = 0; u < Tiles::ahead; u++)
+        tiles.load(ring[u], u);
     if (p.w_is_constant)
         wait_for_previous();
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
     rows.begin();
-    tiles.sum(c, next);
+    tiles.sum(c, ring);
     rows.put(c, sums);
     if (!__syncthreads_or(stop))
         rows.finish(sums);
@@ -206,11 +217,16 @@ template <int Dtype, bool Bf16> __device__ __forceinline__ void linear_unpack(co
 
 } // namespace td
 
-/* Blocks that a multiprocessor is to have at once, so that none of their registers spill. */
-#define TD_LINEAR_TILES_AT_ONCE(dtype, columns) \
-    ((columns) >= 4 || ((columns) == 2 && (dtype) >= TANDEM_DTYPE_Q4_1_TILES) || (dtype) == TANDEM_DTYPE_Q5_K_TILES ? 1 : 2)
+/* Blocks that a multiprocessor is to have at once, so that none of their registers spill: two up to that dtype with up to 8 rows. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TD_LINEAR_TILES_LIGHT TANDEM_DTYPE_Q6_K_TILES
+#else
+#define TD_LINEAR_TILES_LIGHT TANDEM_DTYPE_Q4_0_TILES
+#endif
+#define TD_LINEAR_TILES_AT_ONCE(bf16, dtype, columns) \
+    ((columns) == 1 && (dtype) <= TD_LINEAR_TILES_LIGHT && !((bf16) && (dtype) == TANDEM_DTYPE_Q4_K_TILES) ? 2 : 1)
 #define TD_LINEAR_TILES(type, bf16, name, dtype, columns)                                                                     \
-    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, TD_LINEAR_TILES_AT_ONCE(dtype, columns))                                            \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, TD_LINEAR_TILES_AT_ONCE(bf16, dtype, columns))                                            \
         linear_##type##_tiles_##name##_##columns(const __grid_constant__ td_params_linear p)                                  \
     {                                                                                                                          \
         td::linear_tiles<dtype, columns, bf16>(p);                                                                             \
