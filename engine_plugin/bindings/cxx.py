@@ -6,7 +6,8 @@ import re
 
 # What is owned: its class, with the type of what it is made on.
 IDS = {"tandem_mem": "mem", "tandem_timeline": "timeline", "tandem_model": "model", "tandem_instance": "instance"}
-POINTERS = {"tandem_session": "session", "tandem_language": "language", "tandem_npc": "npc"}
+POINTERS = {"tandem_session": "session", "tandem_language": "language", "tandem_npc": "npc",
+            "tandem_embedder": "embedder"}
 BY_HAND = {"tandem_error_text", "tandem_supported", "tandem_retire", "tandem_get_api"}
 
 SAYS = """/* {title}
@@ -326,7 +327,7 @@ def made_by(function):
 
 
 def method_name(function):
-    return re.sub(r"^tandem_((session|mem|timeline|model|instance|language|npc)_)?", "", function.name)
+    return re.sub(r"^tandem_((session|mem|timeline|model|instance|language|npc|embedder)_)?", "", function.name)
 
 
 def methods(headers, name):

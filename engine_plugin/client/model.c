@@ -190,8 +190,8 @@ static tandem_status check_desc(const tandem_model_desc *desc, char *why)
 {
     if (!desc->path)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.path is NULL");
-    if (desc->reserved)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    if (desc->hidden > 1)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.hidden is %u, not 0 or 1", desc->hidden);
     return TANDEM_OK;
 }
 

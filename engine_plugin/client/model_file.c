@@ -36,7 +36,9 @@ static bool begins_as_gguf(const char *path)
 
 static tandem_status open_gguf(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
-    const td_llama_desc llama = {desc->sequences ? desc->sequences : 1, desc->context, desc->cache, desc->pages, load->s->target.sm != 0};
+    const td_llama_desc llama = {.slots = desc->sequences ? desc->sequences : 1, .context = desc->context,
+                                 .cache = desc->cache, .pages = desc->pages, .hidden = desc->hidden,
+                                  .tiles = load->s->target.sm != 0};
     tandem_status status = td_checkpoint_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
 
     if (status == TANDEM_OK)
@@ -52,11 +54,12 @@ static tandem_status open_safetensors(td_model_load *load, const tandem_model_de
 
     if (status != TANDEM_OK)
         return status;
-    if (desc->sequences || desc->context || desc->cache || desc->pages)
+    if (desc->sequences || desc->context || desc->cache || desc->pages || desc->hidden)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.sequences is %" PRIu32 ", desc.context %" PRIu32 " and desc.cache %" PRIu32
-                       "; all must be 0, as must desc.pages, as this is no GGUF file",
-                       desc->sequences, desc->context, desc->cache);
+                       "; all must be 0, as must desc.pages and desc.hidden, which are %" PRIu32
+                       " and %" PRIu32 ", as this is no GGUF file",
+                       desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden);
     return td_network_read(load->s, &load->file, &load->model->network, why);
 }
 

@@ -118,10 +118,12 @@ static tandem_status load_model(tandem_language *l, const tandem_language_desc *
         .context = desc->context,
         .cache = desc->cache,
         .sequences = l->pages ? l->slots : 0,
-        .pages = l->pages};
+        .pages = l->pages,
+        .hidden = desc->embeds};
     tandem_network network = {.struct_bytes = sizeof network};
     tandem_network_number wanted = {.struct_bytes = sizeof wanted};
-    tandem_network_tensor logits = {.struct_bytes = sizeof logits};
+    tandem_network_tensor logits = {.struct_bytes = sizeof logits},
+                          hidden = {.struct_bytes = sizeof hidden};
     const uint32_t one[] = {1, 1, 1};
     char what[TD_WHY_BYTES] = "", why[TD_WHY_BYTES] = "";
     tandem_status status = tandem_model_create(l->session, &model, &l->model);
@@ -132,6 +134,9 @@ static tandem_status load_model(tandem_language *l, const tandem_language_desc *
         status = tandem_model_number(l->session, l->model, 2, &wanted);
     if (status == TANDEM_OK)
         status = tandem_model_binding(l->session, l->model, one, 3, 0, &logits);
+    if (status == TANDEM_OK && desc->embeds)
+        status = tandem_model_binding(l->session, l->model, one, 3, 1, &hidden);
+    l->hidden = hidden.shape[3];
     l->context = wanted.most / l->slots; /* of all tokens of all slots */
     l->words = logits.shape[3];
     l->npc_bytes = network.state_bytes;
@@ -158,7 +163,8 @@ td_stage_desc td_language_stage_desc(const tandem_language *l)
                            .layers = l->layers,
                            .kv_heads = l->kv_heads,
                            .head_dim = l->head_dim,
-                           .cache = l->cache};
+                           .cache = l->cache,
+                           .hidden = l->hidden};
 }
 
 tandem_status td_language_stage(tandem_language *l)
@@ -204,6 +210,11 @@ static tandem_status check_desc(const tandem_language_desc *desc, char *why)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.tokens is %" PRIu32 "; it may be at most %d", desc->tokens,
                        MOST_TOKENS);
+    if (desc->embeds > 1 || desc->reserved)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.embeds is %" PRIu32 " and desc.reserved %" PRIu32
+                       "; they must be 0 or 1, and 0",
+                       desc->embeds, desc->reserved);
     return TANDEM_OK;
 }
 
@@ -258,11 +269,12 @@ tandem_status tandem_language_destroy(tandem_language **language)
         return td_call_fail(__func__, TANDEM_ERROR_ARG,
                             language ? "*language is NULL" : "language is NULL");
     tandem_language *l = *language;
-    const unsigned npcs = atomic_load(&l->npcs);
+    const unsigned npcs = atomic_load(&l->npcs), embedders = atomic_load(&l->embedders);
     if (!td_session_usable(l->session, __func__))
         return TANDEM_ERROR_ARG;
-    if (npcs) {
-        td_text(why, sizeof why, "language has %u characters, which must be destroyed first", npcs);
+    if (npcs || embedders) {
+        td_text(why, sizeof why, "language has %u %s, which must be destroyed first",
+                npcs ? npcs : embedders, npcs ? "characters" : "embedders");
         return td_session_fail(l->session, __func__, TANDEM_ERROR_ARG, why);
     }
     td_stage_destroy(&l->stage);
@@ -310,6 +322,7 @@ tandem_status tandem_language_get_info(tandem_language *language, tandem_languag
     ours.words = td_tokenizer_count(language->tokenizer);
     ours.npcs = atomic_load(&language->npcs);
     ours.npc_bytes = language->npc_bytes;
+    ours.embedding_count = language->hidden;
     tell_stage(language, &ours);
     if (language->form)
         snprintf(ours.form, sizeof ours.form, "%s", language->form->name);

@@ -26,7 +26,8 @@ struct tandem_language {
     uint32_t layers, kv_heads, head_dim; /* of the model; */
     uint64_t model_hash;                 /* its metadata, and how its tensors begin */
     uint64_t npc_bytes;
-    atomic_uint npcs;
+    uint32_t hidden; /* numbers of an embedding; 0: it makes none */
+    atomic_uint npcs, embedders;
     pthread_mutex_t lock; /* of `stage`, until it is there */
 };
 

@@ -41,6 +41,9 @@ static tandem_status make_logits(td_stage *s)
     for (int i = 0; i < TD_STAGE_LOGITS && status == TANDEM_OK; i++)
         status = td_host_mem_make(s->of.session, (uint64_t)rows * s->words * sizeof(float),
                                   &s->logits[i].mem);
+    for (int i = 0; i < TD_STAGE_LOGITS && s->of.hidden && status == TANDEM_OK; i++)
+        status = td_host_mem_make(s->of.session, (uint64_t)rows * s->of.hidden * sizeof(float),
+                                  &s->logits[i].hidden);
     return status;
 }
 
@@ -102,8 +105,10 @@ void td_stage_destroy(td_stage **stage)
         return;
     if (s->instance)
         tandem_instance_destroy(s->of.session, s->instance);
-    for (int i = 0; i < TD_STAGE_LOGITS; i++)
+    for (int i = 0; i < TD_STAGE_LOGITS; i++) {
         td_host_mem_free(s->of.session, &s->logits[i].mem);
+        td_host_mem_free(s->of.session, &s->logits[i].hidden);
+    }
     td_pages_destroy(&s->pages);
     pthread_mutex_destroy(&s->lock);
     free(s->uniforms);
@@ -216,7 +221,8 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
     batch = batch < most ? batch : most;
     const uint32_t numbers[NUMBERS] = {batch, tokens, batch};
     s->into = unread(s, NULL); /* advance() leaves one */
-    const tandem_view view = {.mem = s->into->mem.mem, .dtype = TANDEM_DTYPE_F32};
+    const tandem_view views[] = {{.mem = s->into->mem.mem, .dtype = TANDEM_DTYPE_F32},
+                                 {.mem = s->into->hidden.mem, .dtype = TANDEM_DTYPE_F32}};
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
     tandem_status status = s->instance ? TANDEM_OK : make_instance(s);
 
@@ -229,8 +235,8 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
     s->spent_ns = 0;
     s->before_ns = s->paced ? spent_of(s) : 0;
     job.op.run = (tandem_run){.instance = s->instance,
-                              .bindings = &view,
-                              .binding_count = 1,
+                              .bindings = views,
+                              .binding_count = s->of.hidden ? 2 : 1,
                               .numbers = numbers,
                               .number_count = NUMBERS,
                               .uniforms = s->uniforms,
@@ -272,7 +278,10 @@ static void end_run(td_stage *s)
  * are if the next run has another place for its own. */
 static void advance(td_stage *s, td_sequence *q, uint32_t row)
 {
+    const uint32_t channels = s->of.hidden;
     const float *const logits = (const float *)s->into->mem.host + (size_t)row * s->words;
+    const float *const hidden =
+        channels ? (const float *)s->into->hidden.host + (size_t)row * channels : NULL;
     const size_t end = q->read + q->running;
 
     s->tokens += q->running;
@@ -286,11 +295,14 @@ static void advance(td_stage *s, td_sequence *q, uint32_t row)
     q->wants = false;
     q->knows = q->fresh = true;
     q->known = logits;
+    q->hidden = hidden;
     if (unread(s, s->into)) {
         q->of = s->into;
         q->of->readers++;
     } else {
         q->known = memcpy(q->logits, logits, s->words * sizeof *logits);
+        if (hidden)
+            q->hidden = memcpy(q->logits + s->words, hidden, channels * sizeof *hidden);
     }
 }
 
@@ -524,7 +536,7 @@ tandem_status td_sequence_open(td_stage *s, td_sequence **out)
     *out = NULL;
     if (q) {
         q->pages = malloc((s->page_room + 1) * sizeof *q->pages);
-        q->logits = malloc((size_t)s->words * sizeof *q->logits);
+        q->logits = malloc(((size_t)s->words + s->of.hidden) * sizeof *q->logits);
     }
     if (!q || !q->pages || !q->logits) {
         if (q) {
@@ -653,7 +665,8 @@ td_sequence_state td_sequence_look(td_sequence *q)
                                      .status = q->status,
                                      .read = q->read,
                                      .tokens = q->tokens,
-                                     .logits = q->known};
+                                     .logits = q->known,
+                                     .hidden = q->hidden};
     pthread_mutex_unlock(&q->stage->lock);
     return state;
 }

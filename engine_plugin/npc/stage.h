@@ -32,6 +32,7 @@ typedef struct td_stage_desc {
     uint32_t slots, pages;   /* as that was made for; pages 0: one sequence */
     uint32_t context, precision;
     uint32_t layers, kv_heads, head_dim, cache; /* of the model: layers 0: nothing is ever saved */
+    uint32_t hidden; /* channels of its second output; 0: it has none */
 } td_stage_desc;
 
 /* What goes wrong is said by tandem_error_text() of the session. */
@@ -91,7 +92,8 @@ typedef struct td_sequence_state {
     tandem_status status; /* why it failed */
     size_t read;          /* of its tokens, in caches */
     uint64_t tokens;      /* that were read for it since it was opened */
-    const float *logits;  /* [words]: KNOWS, until it is to read again */
+    const float *logits;  /* [words]: KNOWS, until it is to read again; so are: */
+    const float *hidden;  /* [hidden]; NULL: the model has no such output */
 } td_sequence_state;
 td_sequence_state td_sequence_look(td_sequence *sequence);
 

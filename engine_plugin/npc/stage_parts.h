@@ -26,8 +26,9 @@ struct td_sequence {
     uint64_t used, began;        /* by td_stage.now */
     uint64_t tokens;
     tandem_status status;
-    float *logits;         /* its own, for what was moved out of the way of a run; */
-    const float *known;    /* those that it was given: there or in the stage's */
+    float *logits;         /* its own, for what was moved out of the way of a run; hidden behind */
+    const float *known;    /* those that it was given: there or in the stage's; */
+    const float *hidden;   /* and those of the second output */
     struct td_logits *of;  /* these; NULL: there are none */
     struct td_restored *saved; /* that it takes for read when it comes there; NULL: nothing */
 };
@@ -41,7 +42,7 @@ struct td_restored {
 
 /* Where a run puts logits: the next one goes elsewhere while somebody may read these. */
 typedef struct td_logits {
-    td_host_mem mem;
+    td_host_mem mem, hidden; /* hidden: empty where the model has none */
     uint32_t readers; /* sequences that know theirs */
 } td_logits;
 enum { TD_STAGE_LOGITS = 2 };

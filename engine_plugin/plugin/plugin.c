@@ -70,6 +70,11 @@ static const tandem_api api = {
     .npc_save = tandem_npc_save,
     .npc_restore = tandem_npc_restore,
     .language_frame = tandem_language_frame,
+    .embedder_create = tandem_embedder_create,
+    .embedder_destroy = tandem_embedder_destroy,
+    .embedder_begin = tandem_embedder_begin,
+    .embedder_poll = tandem_embedder_poll,
+    .embedder_wait = tandem_embedder_wait,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

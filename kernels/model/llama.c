@@ -496,6 +496,13 @@ static void add_logits(maker *m, const char *output)
     td_make_sum(m, "wanted", y, y, s->words, s->logit_cap - 1, "logits");
 }
 
+/* The rows that logits are computed of, whole: kernels want them rounded, hosts do not. */
+static void add_hidden(maker *m)
+{
+    td_make_tensor(m, "hidden", TD_ROLE_OUTPUT, TANDEM_DTYPE_F32, "wanted", m->model->sizes.dim);
+    td_make_norm_by(m, "wanted", "last", "output_norm.weight", "hidden");
+}
+
 /* The words' matrix is that of the logits, too, unless the file has one for these. */
 static void make_graph(maker *m)
 {
@@ -519,6 +526,8 @@ static void make_graph(maker *m)
     if (!tied)
         td_make_matrix(m, output, s->words, s->dim, false);
     add_logits(m, output);
+    if (m->model->hidden)
+        add_hidden(m);
 }
 
 /* A tensor that nothing here has would change what is computed. */
@@ -617,6 +626,7 @@ tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_l
     model->cache = desc->cache;
     model->pages = desc->pages;
     model->tiles = desc->tiles;
+    model->hidden = desc->hidden;
     make_model(&it, desc->context);
     free(it.used);
     const tandem_status status = td_graph_end(it.graph, why, why_bytes);

@@ -133,10 +133,18 @@ void td_make_float(td_maker *m, const char *field, float value)
 void td_make_norm(td_maker *m, const char *rows, const char *x, const char *weight, float scale,
                   const char *y, uint32_t dtype)
 {
+    const uint32_t dim = m->model->sizes.dim;
+
+    td_make_vector(m, weight, dim, false, scale);
+    td_make_tensor(m, y, TD_ROLE_TEMPORARY, dtype, rows, dim);
+    td_make_norm_by(m, rows, x, weight, y);
+}
+
+void td_make_norm_by(td_maker *m, const char *rows, const char *x, const char *weight,
+                     const char *y)
+{
     const td_llama_sizes *s = &m->model->sizes;
 
-    td_make_vector(m, weight, s->dim, false, scale);
-    td_make_tensor(m, y, TD_ROLE_TEMPORARY, dtype, rows, s->dim);
     td_graph_add_node(m->graph, TANDEM_OPERATION_NORM);
     td_make_number(m, "batch", 1);
     td_make_number(m, "heads", 1);

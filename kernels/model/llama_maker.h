@@ -77,6 +77,9 @@ void td_make_view(td_maker *m, const char *name, const char *tensor);
  */
 void td_make_norm(td_maker *m, const char *rows, const char *x, const char *weight, float scale,
                   const char *y, uint32_t dtype);
+/* The same by a vector that the graph has already, to what it has already. */
+void td_make_norm_by(td_maker *m, const char *rows, const char *x, const char *weight,
+                     const char *y);
 /* y is what the caller adds; so are further numbers and views. */
 void td_make_linear(td_maker *m, const char *rows, const char *x, uint32_t ins, const char *w,
                     uint32_t outs, const char *y);

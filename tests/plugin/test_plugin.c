@@ -96,6 +96,8 @@ static void exports_are_the_api(void **state)
         "tandem_npc_destroy", "tandem_npc_say", "tandem_npc_poll", "tandem_npc_wait", "tandem_npc_cancel",
         "tandem_npc_get_reply", "tandem_npc_choose", "tandem_npc_set_history", "tandem_npc_get_history",
         "tandem_npc_save", "tandem_npc_restore", "tandem_language_frame",
+        "tandem_embedder_create", "tandem_embedder_destroy", "tandem_embedder_begin", "tandem_embedder_poll",
+        "tandem_embedder_wait",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

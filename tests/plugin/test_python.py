@@ -351,6 +351,25 @@ class Npcs(Base):
             npc.history = [("wizard", "x")]
         npc.close()
         self.refuses(tandem.ArgumentError, "the character is closed", npc.say, "x")
+
+    def test_embeddings(self):
+        self.refuses(tandem.Unsupported, "the language makes no embeddings", self.language.embedder)
+        language = tandem.Language(self.session, HERE / "tiny.gguf", context=256, embeds=1)
+        embedder = language.embedder()
+        vector = embedder.embed("A smith.")
+        self.assertEqual(len(vector), language.info()["embedding_count"])
+        self.assertAlmostEqual(sum(x * x for x in vector), 1, 5)
+        self.assertEqual(embedder.embed("A smith.", timeout=60), vector)
+        embedder.begin("A smith.")
+        while (polled := embedder.poll()) is None:
+            pass
+        self.assertEqual(polled, vector)
+        self.assertNotEqual(language.embedder(before="").embed("A smith."), vector)
+        self.refuses(tandem.Busy, "not there after 0 s", embedder.embed, "long " * 40, timeout=0)
+        self.refuses(tandem.ArgumentError, "text is empty", embedder.embed, "")
+        self.refuses(tandem.ArgumentError, "NUL", embedder.embed, "a\0b")
+        embedder.close()
+        self.refuses(tandem.ArgumentError, "the embedder is closed", embedder.embed, "x")
         self.refuses(tandem.FileError, "/none", tandem.Language, self.session, "/none")
 
 

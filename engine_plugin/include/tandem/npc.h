@@ -35,6 +35,7 @@ extern "C" {
 
 typedef struct tandem_language tandem_language;
 typedef struct tandem_npc tandem_npc;
+typedef struct tandem_embedder tandem_embedder;
 
 /* What a language is made from. Zero is a good default for every field but struct_bytes and path. */
 typedef struct tandem_language_desc {
@@ -52,6 +53,8 @@ typedef struct tandem_language_desc {
      * to 64 tokens, is at hand, 0: 32, at most 256. There may be more characters: who has rested longest reads again what was not
      * kept. Both 0 where characters have caches of their own: see tandem_language_info.pages. */
     uint32_t tokens, slots;
+    uint32_t embeds;   /* 1: it makes embeddings, too, at the cost of a small kernel a run; not where tandemd computes */
+    uint32_t reserved; /* 0 */
 } tandem_language_desc;
 
 /* Loads a file onto a session.
@@ -84,6 +87,8 @@ typedef struct tandem_language_info {
     uint32_t pages_kept;   /* by nobody, but not forgotten yet: who begins alike need not read them */
     uint64_t cache_bytes;  /* of all pages and slots */
     uint64_t tokens_computed, runs; /* since the first character: tokens that went through the model, and in how many runs */
+    uint32_t embedding_count;       /* numbers of an embedding; 0: it makes none */
+    uint32_t reserved;
 } tandem_language_info;
 
 /* Returns: OK; ARG.
@@ -300,6 +305,71 @@ TANDEM_API tandem_status tandem_npc_save(tandem_npc *npc, void *to, uint64_t *by
  * Threads: one at a time for this character.
  * Blocks: while bytes are copied. */
 TANDEM_API tandem_status tandem_npc_restore(tandem_npc *npc, const void *from, uint64_t bytes);
+
+/* --- Embeddings, to search what characters remember --- */
+
+/* A text as a vector: of two texts that are about the same, the product of their vectors (the sum of products of their numbers, from
+ * -1 to 1) is larger than of others. The language model itself makes it, so that it is as good as the model is: it reads
+ *
+ *     This sentence: "TEXT" means in one word: "
+ *
+ * and what its last norm gives for the last token, from which it would say that word, less the same for no text at all, is brought to
+ * length 1. Models that were trained to embed want something else around a text, of which nothing is taken off: see the description.
+ * Vectors of different models have nothing to do with each other.
+ *
+ * An embedder makes them, one after the other, as a character reads: by polls, with the same pages, slots and frame budget, in the
+ * same runs as the others, whose answers do not change by it; a text has the same bits each time, as answers have. */
+
+/* An embedder. Zero is a good default for every field but struct_bytes. */
+typedef struct tandem_embedder_desc {
+    uint32_t struct_bytes;       /* sizeof(tandem_embedder_desc) */
+    uint32_t reserved;           /* 0 */
+    const char *before, *behind; /* a text, with names of special tokens, as "<|endoftext|>"; both NULL: what is said above */
+} tandem_embedder_desc;
+
+/* Of a language that was created with desc.embeds.
+ * Returns: OK; ARG; UNSUPPORTED where it was not; NOMEM; DEVICE; LOST. *out is NULL on failure.
+ * Owner: the caller, until tandem_embedder_destroy(), before its language is destroyed.
+ * Threads: any.
+ * Blocks: for the driver. */
+TANDEM_API tandem_status tandem_embedder_create(tandem_language *language, const tandem_embedder_desc *desc,
+                                                tandem_embedder **out);
+
+/* Frees an embedder, and sets *embedder NULL.
+ * Returns: OK; ARG if embedder or *embedder is NULL.
+ * Owner: takes it back.
+ * Threads: no other call with it may run or follow.
+ * Blocks: for a job of its that runs. */
+TANDEM_API tandem_status tandem_embedder_destroy(tandem_embedder **embedder);
+
+/* Takes a text to be embedded. One that it had not ended is given up. NULL: nothing follows.
+ * Returns: OK; ARG for a text that is empty, or has more tokens than the context, with how many; NOMEM.
+ * Owner: the text is copied.
+ * Threads: one at a time for this embedder.
+ * Blocks: never on the device; for a text's tokens, microseconds. */
+TANDEM_API tandem_status tandem_embedder_begin(tandem_embedder *embedder, const char *text);
+
+/* An embedding, once it is there. */
+typedef struct tandem_embedding {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t ready;        /* 1: it is there; until then all that follows is 0 */
+    const float *values;   /* until the next tandem_embedder_begin() */
+    uint32_t count;        /* of these: tandem_language_info.embedding_count */
+    uint32_t tokens;       /* of the text, without what stands around it */
+} tandem_embedding;
+
+/* Goes on as far as it can without waiting.
+ * Returns: OK, whether it is ready or not; ARG; NOMEM; DEVICE or LOST: the text is given up then.
+ * Owner: the caller's struct is filled; its values are the embedder's.
+ * Threads: one at a time for this embedder.
+ * Blocks: never on the device; the first time for some numbers of tokens, to plan. */
+TANDEM_API tandem_status tandem_embedder_poll(tandem_embedder *embedder, tandem_embedding *embedding);
+
+/* The same, but waits until it is ready.
+ * Returns: as tandem_embedder_poll(); BUSY when timeout_ns has passed.
+ * Owner, threads: as tandem_embedder_poll().
+ * Blocks: at most timeout_ns; not at all where nothing was begun. */
+TANDEM_API tandem_status tandem_embedder_wait(tandem_embedder *embedder, uint64_t timeout_ns, tandem_embedding *embedding);
 
 #ifdef __cplusplus
 }

@@ -85,6 +85,11 @@ typedef struct tandem_api {
     tandem_status (*npc_save)(tandem_npc *, void *, uint64_t *);
     tandem_status (*npc_restore)(tandem_npc *, const void *, uint64_t);
     tandem_status (*language_frame)(tandem_language *, uint32_t, tandem_language_spent *);
+    tandem_status (*embedder_create)(tandem_language *, const tandem_embedder_desc *, tandem_embedder **);
+    tandem_status (*embedder_destroy)(tandem_embedder **);
+    tandem_status (*embedder_begin)(tandem_embedder *, const char *);
+    tandem_status (*embedder_poll)(tandem_embedder *, tandem_embedding *);
+    tandem_status (*embedder_wait)(tandem_embedder *, uint64_t, tandem_embedding *);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

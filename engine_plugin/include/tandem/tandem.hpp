@@ -534,5 +534,49 @@ private:
     std::shared_ptr<tandem_npc> shared_;
 };
 
+class embedder {
+public:
+    embedder(const language &on, const tandem_embedder_desc &desc)
+    {
+        tandem_embedder *made = nullptr;
+
+        check(tandem_embedder_create(on.get(), &desc, &made));
+        shared_ = std::shared_ptr<tandem_embedder>(made, [kept = on.shared()](tandem_embedder *last) { tandem_embedder_destroy(&last); });
+    }
+    embedder(embedder &&) = default;
+    embedder &operator=(embedder &&) = default;
+    tandem_embedder *get() const noexcept { return shared_.get(); }
+    const std::shared_ptr<tandem_embedder> &shared() const noexcept { return shared_; }
+    void begin(const char *text) const
+    {
+        check(tandem_embedder_begin(get(), text));
+    }
+    tandem_embedding poll() const
+    {
+        tandem_embedding embedding = make<tandem_embedding>();
+
+        check(tandem_embedder_poll(get(), &embedding));
+        return embedding;
+    }
+    tandem_embedding wait(std::uint64_t timeout_ns) const
+    {
+        tandem_embedding embedding = make<tandem_embedding>();
+
+        check(tandem_embedder_wait(get(), timeout_ns, &embedding));
+        return embedding;
+    }
+    std::optional<tandem_embedding> try_wait(std::uint64_t timeout_ns) const
+    {
+        tandem_embedding embedding = make<tandem_embedding>();
+
+        if (!check_busy(tandem_embedder_wait(get(), timeout_ns, &embedding)))
+            return std::nullopt;
+        return embedding;
+    }
+
+private:
+    std::shared_ptr<tandem_embedder> shared_;
+};
+
 } // namespace tandem
 #endif

@@ -12,10 +12,10 @@ from . import _api as api
 from ._arrays import Tensor
 from ._library import (ArgumentError, Busy, C, DeviceError, Error, FileError, FormatError, Lost, OutOfMemory, Unsupported)
 from ._network import Binding, Denoiser, Instance, Model
-from ._npc import Language, Npc
+from ._npc import Embedder, Language, Npc
 from ._session import Job, Session, devices
 
 api.C = C
 __version__ = ".".join(map(str, api.VERSION))
-__all__ = ["ArgumentError", "Binding", "Busy", "Denoiser", "DeviceError", "Error", "FileError", "FormatError", "Instance", "Job",
-           "Language", "Lost", "Model", "Npc", "OutOfMemory", "Session", "Tensor", "Unsupported", "api", "devices"]
+__all__ = ["ArgumentError", "Binding", "Busy", "Denoiser", "DeviceError", "Embedder", "Error", "FileError", "FormatError", "Instance",
+           "Job", "Language", "Lost", "Model", "Npc", "OutOfMemory", "Session", "Tensor", "Unsupported", "api", "devices"]

@@ -462,7 +462,7 @@ class tandem_model_desc(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("cache", ctypes.c_uint32), ("path", ctypes.c_char_p),
         ("sequences", ctypes.c_uint32), ("context", ctypes.c_uint32), ("pages", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("hidden", ctypes.c_uint32),
     ]
 
 
@@ -561,7 +561,8 @@ class tandem_language_desc(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("context", ctypes.c_uint32), ("path", ctypes.c_char_p),
         ("form", ctypes.c_char_p), ("precision", ctypes.c_uint32), ("cache", ctypes.c_uint32),
-        ("tokens", ctypes.c_uint32), ("slots", ctypes.c_uint32),
+        ("tokens", ctypes.c_uint32), ("slots", ctypes.c_uint32), ("embeds", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -571,7 +572,7 @@ class tandem_language_info(ctypes.Structure):
         ("npcs", ctypes.c_uint32), ("form", ctypes.c_char * 32), ("npc_bytes", ctypes.c_uint64),
         ("slots", ctypes.c_uint32), ("pages", ctypes.c_uint32), ("pages_held", ctypes.c_uint32),
         ("pages_kept", ctypes.c_uint32), ("cache_bytes", ctypes.c_uint64), ("tokens_computed", ctypes.c_uint64),
-        ("runs", ctypes.c_uint64),
+        ("runs", ctypes.c_uint64), ("embedding_count", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -633,6 +634,20 @@ class tandem_npc_reply(ctypes.Structure):
     ]
 
 
+class tandem_embedder_desc(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("before", ctypes.c_char_p),
+        ("behind", ctypes.c_char_p),
+    ]
+
+
+class tandem_embedding(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32), ("ready", ctypes.c_uint32), ("values", POINTER(ctypes.c_float)),
+        ("count", ctypes.c_uint32), ("tokens", ctypes.c_uint32),
+    ]
+
+
 STRUCTS = [
     tandem_point,
     tandem_view,
@@ -678,6 +693,8 @@ STRUCTS = [
     tandem_say,
     tandem_npc_news,
     tandem_npc_reply,
+    tandem_embedder_desc,
+    tandem_embedding,
 ]
 
 FUNCTIONS = {
@@ -744,6 +761,11 @@ FUNCTIONS = {
     "tandem_npc_get_history": (ctypes.c_int, [ctypes.c_void_p, POINTER(ctypes.c_uint32), POINTER(tandem_turn)]),
     "tandem_npc_save": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, POINTER(ctypes.c_uint64)]),
     "tandem_npc_restore": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]),
+    "tandem_embedder_create": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_embedder_desc), POINTER(ctypes.c_void_p)]),
+    "tandem_embedder_destroy": (ctypes.c_int, [POINTER(ctypes.c_void_p)]),
+    "tandem_embedder_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]),
+    "tandem_embedder_poll": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_embedding)]),
+    "tandem_embedder_wait": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, POINTER(tandem_embedding)]),
 }
 
 

@@ -31,6 +31,9 @@ class Language:
     def npc(self, persona=None, **fields):
         return Npc(self, persona=persona, **fields)
 
+    def embedder(self, **fields):
+        return Embedder(self, **fields)
+
     def close(self):
         if self.handle and self.session.is_open:
             C.tandem_language_destroy(ctypes.byref(self.handle))
@@ -139,6 +142,58 @@ class Npc:
     def close(self):
         if self.handle and self.language.session.is_open:
             C.tandem_npc_destroy(ctypes.byref(self.handle))
+
+    __del__ = close
+
+
+class Embedder:
+    """Texts as vectors, of a language that was made with embeds=1."""
+
+    depth = 2
+
+    def __init__(self, language, **fields):
+        self.language, self.handle = language, ctypes.c_void_p()
+        if not language.handle:
+            raise ArgumentError("the language is closed")
+        desc = make(_api.tandem_embedder_desc, **fields)
+        check(C.tandem_embedder_create(language.handle, ctypes.byref(desc), ctypes.byref(self.handle)))
+        language.session.adopt(self)
+
+    def _alive(self):
+        if not self.handle:
+            raise ArgumentError("the embedder is closed")
+        return self.handle
+
+    def begin(self, text):
+        """poll() has its vector, in the end."""
+        if text is not None and "\0" in text:
+            raise ArgumentError("text has a NUL character in it")
+        check(C.tandem_embedder_begin(self._alive(), None if text is None else text.encode()))
+
+    def _vector(self, function, *arguments):
+        embedding = make(_api.tandem_embedding)
+        status = function(self._alive(), *arguments, ctypes.byref(embedding))
+        if status != _api.Status.ERROR_BUSY:
+            check(status)
+        return list(embedding.values[:embedding.count]) if embedding.ready else None
+
+    def poll(self):
+        """Once a frame: never waits; a list of numbers, or None while it is not there."""
+        return self._vector(C.tandem_embedder_poll)
+
+    def embed(self, text, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        self.begin(text)
+        slice_ns = SLICE_NS if timeout is None else min(SLICE_NS, ns(timeout))
+        while (vector := self._vector(C.tandem_embedder_wait, slice_ns)) is None:
+            if end is not None and time.monotonic() > end:
+                self.begin(None)
+                raise Busy(f"the vector is not there after {timeout} s")
+        return vector
+
+    def close(self):
+        if self.handle and self.language.session.is_open:
+            C.tandem_embedder_destroy(ctypes.byref(self.handle))
 
     __del__ = close
 

@@ -12,6 +12,7 @@
 static char path[60];
 static tandem_language *language;
 static tandem_npc *npc;
+static tandem_embedder *embedder;
 
 static tandem_status create_language(tandem_session *s, const void *given)
 {
@@ -85,6 +86,26 @@ static tandem_status fill_reply(tandem_session *s, void *out)
     return tandem_npc_get_reply(npc, 0, out);
 }
 
+static tandem_status create_embedder(tandem_session *s, const void *given)
+{
+    tandem_embedder *made;
+    const tandem_status status = tell(s, tandem_embedder_create(language, given, &made));
+
+    if (status == TANDEM_OK)
+        assert_int_equal(tandem_embedder_destroy(&made), TANDEM_OK);
+    return status;
+}
+
+static tandem_status fill_embedding(tandem_session *s, void *out)
+{
+    return tell(s, tandem_embedder_poll(embedder, out));
+}
+
+static tandem_status fill_embedding_later(tandem_session *s, void *out)
+{
+    return tell(s, tandem_embedder_wait(embedder, WAIT_NS, out));
+}
+
 static tandem_status fill_history(uint32_t *count, void *list) { return tandem_npc_get_history(npc, count, list); }
 
 /* A session with a language of made-up weights, and a character of it. */
@@ -99,7 +120,9 @@ static tandem_session *begin(void)
     lf_write(path, &shape, NULL);
     assert_int_equal(tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 1, .rung = TANDEM_RUNG_CPU), &s),
                      TANDEM_OK);
-    assert_int_equal(tell(s, tandem_language_create(s, &TANDEM_INIT(tandem_language_desc, .path = path), &language)), TANDEM_OK);
+    assert_int_equal(tell(s, tandem_language_create(s, &TANDEM_INIT(tandem_language_desc, .path = path, .embeds = 1), &language)),
+                     TANDEM_OK);
+    assert_int_equal(tell(s, tandem_embedder_create(language, &TANDEM_INIT(tandem_embedder_desc), &embedder)), TANDEM_OK);
     assert_int_equal(tell(s, tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc), &npc)), TANDEM_OK);
     return s;
 }
@@ -107,6 +130,7 @@ static tandem_session *begin(void)
 static void end(tandem_session *s)
 {
     unlink(path);
+    assert_int_equal(tandem_embedder_destroy(&embedder), TANDEM_OK);
     assert_int_equal(tandem_npc_destroy(&npc), TANDEM_OK);
     assert_int_equal(tandem_language_destroy(&language), TANDEM_OK);
     assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
@@ -126,11 +150,13 @@ static void test_npc_in(void **state)
     longer(s, "desc", &nobody, sizeof nobody, create_npc, TANDEM_OK);
     longer(s, "say", &hello, sizeof hello, say, TANDEM_OK);
     longer(s, "say.sampling", &likely, sizeof likely, sample, TANDEM_OK);
+    longer(s, "desc", &TANDEM_INIT(tandem_embedder_desc), sizeof(tandem_embedder_desc), create_embedder, TANDEM_OK);
     longer(s, "turns[0]", &turn, sizeof turn, set_history, TANDEM_OK);
     shorter(s, &of_file, sizeof of_file, offsetof(tandem_language_desc, form), create_language, TANDEM_OK);
     shorter(s, &nobody, sizeof nobody, 8, create_npc, TANDEM_OK);
     shorter(s, &hello, sizeof hello, offsetof(tandem_say, sampling), say, TANDEM_OK);
     shorter(s, &likely, sizeof likely, 8, sample, TANDEM_OK);
+    shorter(s, &TANDEM_INIT(tandem_embedder_desc), sizeof(tandem_embedder_desc), 8, create_embedder, TANDEM_OK);
     shorter(s, &turn, sizeof turn, 8, set_history, TANDEM_ERROR_ARG); /* of no text */
     end(s);
 }
@@ -146,6 +172,9 @@ static void test_npc_out(void **state)
     out_of(s, sizeof(tandem_npc_news), 8, fill_news, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_news), 8, fill_news_later, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_reply), 8, fill_reply, TANDEM_OK);
+    assert_int_equal(tandem_embedder_begin(embedder, "a"), TANDEM_OK);
+    out_of(s, sizeof(tandem_embedding), 8, fill_embedding_later, TANDEM_OK);
+    out_of(s, sizeof(tandem_embedding), 8, fill_embedding, TANDEM_OK);
     list_of(sizeof(tandem_turn), fill_history);
     end(s);
 }

@@ -216,6 +216,77 @@ static void test_logits(void **state)
     compare(&other);
 }
 
+/* What logits are computed of, as a second output: with logits that have the same bits as without, and that are its product with
+ * the words' rows. */
+static void test_hidden(void **state)
+{
+    enum { ROWS = 3, LOGITS_BYTES = ROWS * WORDS * sizeof(float) };
+    const uint32_t numbers[] = {1, TOKENS, ROWS};
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = LOGITS_BYTES + ROWS * DIM * sizeof(float)};
+    tandem_network network = {.struct_bytes = sizeof network};
+    tandem_network_tensor hidden = {.struct_bytes = sizeof hidden};
+    int32_t uniforms[512] = {0};
+    uint32_t ids[TOKENS];
+    double *words = malloc(WORDS * DIM * sizeof *words);
+    td_speaker speaker;
+    tandem_mem mem;
+    void *host;
+    td_gguf gguf;
+    rig r;
+
+    (void)state;
+    assert_non_null(words);
+    open_session(&r);
+    language_file(&shape, NULL);
+    must(&r, td_speaker_open(r.s, &(td_speaker_desc){.path = path, .all_logits = true}, &speaker));
+    tandem_model_desc wanted = desc_of(1, 0);
+    wanted.hidden = 1;
+    must(&r, tandem_model_create(r.s, &wanted, &r.model));
+    must(&r, tandem_model_info(r.s, r.model, &network));
+    assert_int_equal(network.binding_count, 2);
+    must(&r, tandem_model_binding(r.s, r.model, numbers, 3, 1, &hidden));
+    assert_string_equal(hidden.name, "hidden");
+    assert_int_equal(hidden.bytes, ROWS * DIM * sizeof(float));
+    must(&r, tandem_model_instance(r.s, r.model, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc)},
+                                   &r.instance));
+    must(&r, tandem_model_prepare(r.s, r.instance, numbers, 3));
+    must(&r, tandem_mem_create(r.s, &desc, &mem));
+    must(&r, tandem_mem_host(r.s, mem, &host));
+    for (uint32_t which = 0; which < 3; which++) {
+        tandem_network_tensor uniform = {.struct_bytes = sizeof uniform};
+
+        must(&r, tandem_model_uniform(r.s, r.model, numbers, 3, which, &uniform));
+        for (int32_t i = 0; i < (which == 2 ? ROWS : TOKENS); i++)
+            uniforms[uniform.offset_bytes / 4 + (uint64_t)i] = which == 0   ? (int32_t)(ids[i] = (uint32_t)i * 37 % WORDS)
+                                                               : which == 1 ? i
+                                                                            : TOKENS - ROWS + i;
+        network.state_bytes = uniform.offset_bytes + uniform.bytes;
+    }
+    const tandem_view views[] = {{.mem = mem, .dtype = TANDEM_DTYPE_F32},
+                                 {.mem = mem, .dtype = TANDEM_DTYPE_F32, .offset_bytes = LOGITS_BYTES}};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
+    job.op.run = (tandem_run){.instance = r.instance, .bindings = views, .binding_count = 2, .numbers = numbers,
+                              .number_count = 3, .uniforms = uniforms, .uniform_bytes = network.state_bytes};
+    run(&r, &job);
+    must(&r, td_speaker_compute(&speaker, ids, 0, TOKENS, ROWS));
+    assert_memory_equal(speaker.logits, host, LOGITS_BYTES);
+    const float *rows = (const float *)host + ROWS * WORDS;
+    lu_must(td_gguf_open(path, &gguf, NULL, 0), "");
+    lf_read(td_gguf_find_tensor(&gguf, "token_embd.weight"), words);
+    for (int row = 0; row < ROWS; row++)
+        for (int word = 0; word < WORDS; word++) {
+            double product = 0;
+
+            for (int i = 0; i < DIM; i++)
+                product += (double)rows[row * DIM + i] * words[word * DIM + i];
+            assert_float_equal(product, speaker.logits[row * WORDS + word], 0.02);
+        }
+    td_gguf_close(&gguf);
+    td_speaker_close(&speaker);
+    close_all(&r);
+    free(words);
+}
+
 /* Two instances have caches of their own. */
 static void test_instances(void **state)
 {
@@ -305,8 +376,8 @@ static void test_refusals_of_calls(void **state)
     REFUSED(&r, ARG, "cache is 4; it must be 0 (f16), 1 (k8v8), 2 (k4v8) or 3 (f32)",
             tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
-    desc.reserved = 1;
-    REFUSED(&r, ARG, "desc.reserved is 1, not 0", tandem_model_create(r.s, &desc, &model));
+    desc.hidden = 2;
+    REFUSED(&r, ARG, "desc.hidden is 2, not 0 or 1", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
     desc.path = NULL;
     REFUSED(&r, ARG, "desc.path is NULL", tandem_model_create(r.s, &desc, &model));
@@ -351,7 +422,8 @@ static void test_no_memory(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_what_it_brings),   cmocka_unit_test(test_tensors),
-    cmocka_unit_test(test_logits),           cmocka_unit_test(test_instances),
+    cmocka_unit_test(test_logits),
+    cmocka_unit_test(test_hidden),           cmocka_unit_test(test_instances),
     cmocka_unit_test(test_refusals_of_files), cmocka_unit_test(test_refusals_of_calls),
     cmocka_unit_test(test_no_memory),
 };
