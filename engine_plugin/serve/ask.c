@@ -5,104 +5,33 @@
  * Members that are not known are left alone, as clients send many; those that are known and ask for
  * what is not here are refused.
  */
+#include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine_plugin/serve/serve.h"
 
 enum { MOST_STOPS = 16, MOST_TURNS = 4096, MOST_BIASES = 1024, MOST_TOKENS = 1 << 20 };
 
-typedef struct reader {
-    serve_ask *ask;
-    char *why;
-    size_t why_bytes;
-    bool ok; /* once it is not, nothing more is read */
-} reader;
-
-static void refuse(reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void refuse(reader *r, const char *format, ...)
-{
-    va_list args;
-
-    if (!r->ok)
-        return;
-    va_start(args, format);
-    td_text_list(r->why, r->why_bytes, format, args);
-    va_end(args);
-    r->ok = false;
-}
-
-/* --- Members --- */
-
-/* NULL: it is not there, or null. */
-static json_t *member(const reader *r, const char *name)
-{
-    json_t *value = json_object_get(r->ask->root, name);
-
-    return json_is_null(value) ? NULL : value;
-}
-
-static float number(reader *r, const char *name, float otherwise, double least, double most)
-{
-    const json_t *value = member(r, name);
-
-    if (!value)
-        return otherwise;
-    if (!json_is_number(value) || !(json_number_value(value) >= least) ||
-        !(json_number_value(value) <= most))
-        refuse(r, "'%s' must be a number from %g to %g", name, least, most);
-    return (float)json_number_value(value);
-}
-
-static uint32_t count(reader *r, const char *name, uint32_t otherwise, uint32_t least,
-                      uint32_t most)
-{
-    const json_t *value = member(r, name);
-
-    if (!value)
-        return otherwise;
-    if (!json_is_integer(value) || json_integer_value(value) < least ||
-        json_integer_value(value) > most)
-        refuse(r, "'%s' must be a whole number from %u to %u", name, (unsigned)least,
-               (unsigned)most);
-    return (uint32_t)json_integer_value(value);
-}
-
-static bool flag(reader *r, const char *name)
-{
-    const json_t *value = member(r, name);
-
-    if (value && !json_is_boolean(value))
-        refuse(r, "'%s' must be true or false", name);
-    return json_is_true(value);
-}
-
-static const char *text(reader *r, const char *name)
-{
-    const json_t *value = member(r, name);
-
-    if (value && !json_is_string(value))
-        refuse(r, "'%s' must be a string", name);
-    return json_string_value(value);
-}
+typedef serve_reader reader;
 
 /* --- Sampling --- */
 
 static void read_bias(reader *r)
 {
-    json_t *biases = member(r, "logit_bias"), *value;
+    json_t *biases = serve_member(r, "logit_bias"), *value;
     const char *name;
     uint32_t n = 0;
 
     if (biases && (!json_is_object(biases) || json_object_size(biases) > MOST_BIASES))
-        refuse(r, "'logit_bias' must be an object of at most %d tokens", MOST_BIASES);
+        serve_refuse(r, "logit_bias", biases, "it must be an object of at most %d tokens", MOST_BIASES);
     if (!biases || !r->ok)
         return;
     r->ask->bias_tokens = calloc(json_object_size(biases) + 1, sizeof(uint32_t));
     r->ask->biases = calloc(json_object_size(biases) + 1, sizeof(float));
     if (!r->ask->bias_tokens || !r->ask->biases) {
-        refuse(r, "no memory for 'logit_bias'");
+        serve_refuse_memory(r, "logit_bias");
         return;
     }
     json_object_foreach(biases, name, value)
@@ -110,8 +39,9 @@ static void read_bias(reader *r)
         char *end;
         const unsigned long token = strtoul(name, &end, 10);
 
-        if (*name < '0' || *name > '9' || *end || token > UINT32_MAX || !json_is_number(value))
-            refuse(r, "'logit_bias' must have numbers by tokens");
+        if (*name < '0' || *name > '9' || *end || token > UINT32_MAX || !json_is_number(value) ||
+            !(json_number_value(value) >= -100) || !(json_number_value(value) <= 100))
+            serve_refuse(r, "logit_bias", biases, "it must have numbers from -100 to 100 by tokens");
         r->ask->bias_tokens[n] = (uint32_t)token;
         /* -100 means never, here as there. */
         r->ask->biases[n++] =
@@ -124,21 +54,23 @@ static void read_bias(reader *r)
 
 static void read_sampling(reader *r)
 {
-    const json_t *seed = member(r, "seed");
+    const json_t *seed = serve_member(r, "seed");
     tandem_sampling *s = &r->ask->sampling;
 
     *s = TANDEM_INIT(tandem_sampling);
     if (seed && !json_is_integer(seed))
-        refuse(r, "'seed' must be a whole number");
+        serve_refuse(r, "seed", seed, "it must be a whole number");
     s->seed = seed ? (uint64_t)json_integer_value(seed) : td_now_ns();
-    s->temperature = number(r, "temperature", 1, 0, 2);
-    s->top_p = number(r, "top_p", 0, 0, 1);
-    s->top_k = count(r, "top_k", 0, 0, INT32_MAX);
-    s->min_p = number(r, "min_p", 0, 0, 1);
-    s->typical_p = number(r, "typical_p", 0, 0, 1);
-    s->repetition = number(r, "repetition_penalty", 0, 0, 1000);
-    s->frequency = number(r, "frequency_penalty", 0, -2, 2);
-    s->presence = number(r, "presence_penalty", 0, -2, 2);
+    s->temperature = serve_read_number(r, "temperature", 1, 0, 2);
+    s->top_p = serve_read_number(r, "top_p", 1, 0, 1);
+    if (s->top_p <= 0) /* the most likely token alone; for the library 0 is that all may be */
+        s->top_p = FLT_MIN;
+    s->top_k = serve_read_count(r, "top_k", 0, 0, INT32_MAX);
+    s->min_p = serve_read_number(r, "min_p", 0, 0, 1);
+    s->typical_p = serve_read_number(r, "typical_p", 0, 0, 1);
+    s->repetition = serve_read_number(r, "repetition_penalty", 0, 0, 1000);
+    s->frequency = serve_read_number(r, "frequency_penalty", 0, -2, 2);
+    s->presence = serve_read_number(r, "presence_penalty", 0, -2, 2);
     read_bias(r);
 }
 
@@ -147,25 +79,25 @@ static void read_sampling(reader *r)
 static void add_stop(reader *r, const json_t *stop)
 {
     if (!json_is_string(stop) || !json_string_length(stop))
-        refuse(r, "'stop' must be texts");
+        serve_refuse(r, "stop", stop, "it must be texts, none of them empty");
     else
         r->ask->stops[r->ask->say.stop_count++] = json_string_value(stop);
 }
 
 static void read_stops(reader *r)
 {
-    const json_t *stop = member(r, "stop"), *each;
+    const json_t *stop = serve_member(r, "stop"), *each;
     size_t i;
 
     if (!stop)
         return;
     if (json_array_size(stop) > MOST_STOPS) {
-        refuse(r, "'stop' must be at most %d texts", MOST_STOPS);
+        serve_refuse(r, "stop", stop, "it must be at most %d texts", MOST_STOPS);
         return;
     }
     r->ask->stops = calloc(MOST_STOPS, sizeof *r->ask->stops);
     if (!r->ask->stops)
-        refuse(r, "no memory for 'stop'");
+        serve_refuse_memory(r, "stop");
     else if (!json_is_array(stop))
         add_stop(r, stop);
     else
@@ -175,24 +107,25 @@ static void read_stops(reader *r)
 
 static void read_format(reader *r)
 {
-    const json_t *format = member(r, "response_format"), *type = json_object_get(format, "type");
+    const json_t *format = serve_member(r, "response_format"), *type = json_object_get(format, "type");
     const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     const char *name = json_string_value(type) ? json_string_value(type) : "";
 
-    r->ask->say.grammar = text(r, "grammar");
+    r->ask->say.grammar = serve_read_text(r, "grammar");
     if (!format || !strcmp(name, "text"))
         return;
     if (r->ask->say.grammar)
-        refuse(r, "'grammar' and 'response_format' go alone");
+        serve_refuse(r, "grammar", serve_member(r, "grammar"), "'response_format' asks for another form");
     else if (!strcmp(name, "json_object"))
         r->ask->schema = strdup("{\"type\": \"object\"}");
     else if (!strcmp(name, "json_schema") && schema)
         r->ask->schema = json_dumps(schema, JSON_ENCODE_ANY);
     else
-        refuse(r, "'response_format' must be of type text, json_object, or json_schema with "
-                  "json_schema.schema");
+        serve_refuse(r, "response_format", format,
+                     "it must be of type text, json_object, or json_schema with "
+                     "json_schema.schema");
     if (r->ok && !r->ask->schema)
-        refuse(r, "no memory for 'response_format'");
+        serve_refuse_memory(r, "response_format");
     r->ask->say.json_schema = r->ask->schema;
 }
 
@@ -238,35 +171,40 @@ static const char *read_content(reader *r, json_t *message)
     content = json_stringn(whole.text ? whole.text : "", whole.bytes);
     free(whole.text);
     if (!content || json_object_set_new(message, "content", content))
-        refuse(r, "no memory for 'messages'");
+        serve_refuse_memory(r, "messages");
     return json_string_value(json_object_get(message, "content"));
 }
 
 static void read_messages(reader *r)
 {
-    json_t *messages = member(r, "messages"), *message;
+    json_t *messages = serve_member(r, "messages"), *message;
     size_t i;
 
     if (!json_is_array(messages) || !json_array_size(messages) ||
         json_array_size(messages) > MOST_TURNS) {
-        refuse(r, "'messages' must be a list of 1 to %d", MOST_TURNS);
+        serve_refuse(r, "messages", messages, "it must be a list of 1 to %d", MOST_TURNS);
         return;
     }
     r->ask->turns = calloc(json_array_size(messages), sizeof *r->ask->turns);
     if (!r->ask->turns)
-        refuse(r, "no memory for 'messages'");
+        serve_refuse_memory(r, "messages");
     json_array_foreach(messages, i, message)
     {
         const char *role = json_string_value(json_object_get(message, "role"));
+        char name[40];
         uint32_t of = 0;
 
         if (!r->ok)
             return;
+        snprintf(name, sizeof name, "messages[%zu].role", i);
         if (!role || !find_role(role, &of))
-            refuse(r, "'messages[%zu].role' must be system, developer, user or assistant", i);
+            serve_refuse(r, name, json_object_get(message, "role"),
+                         "it must be system, developer, user or assistant");
         const char *content = r->ok ? read_content(r, message) : NULL;
+        snprintf(name, sizeof name, "messages[%zu].content", i);
         if (!content)
-            refuse(r, "'messages[%zu].content' must be a string, or parts of type text", i);
+            serve_refuse(r, name, json_object_get(message, "content"),
+                         "it must be a string, or parts of type text");
         r->ask->turns[i] = TANDEM_INIT(tandem_turn, .role = of, .text = content);
         r->ask->turn_count = (uint32_t)i + 1;
     }
@@ -274,12 +212,12 @@ static void read_messages(reader *r)
 
 static void read_prompt(reader *r)
 {
-    const json_t *prompt = member(r, "prompt");
+    const json_t *prompt = serve_member(r, "prompt");
 
     if (json_is_array(prompt) && json_array_size(prompt) == 1)
         prompt = json_array_get(prompt, 0);
     if (!json_is_string(prompt))
-        refuse(r, "'prompt' must be a string");
+        serve_refuse(r, "prompt", prompt, "it must be a string");
     r->ask->prompt = r->ask->say.text = json_string_value(prompt);
 }
 
@@ -292,60 +230,78 @@ static void refuse_what_lacks(reader *r)
                                         "echo",  "suffix",    "audio"};
 
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
-        const json_t *value = member(r, lacks[i]);
+        const json_t *value = serve_member(r, lacks[i]);
         const bool is_nothing = !value || json_is_false(value) ||
                                 (json_is_array(value) && !json_array_size(value)) ||
                                 (json_is_string(value) && !json_string_length(value)) ||
                                 (json_is_integer(value) && !json_integer_value(value));
 
         if (!is_nothing)
-            refuse(r, "'%s' is not supported here", lacks[i]);
+            serve_refuse(r, lacks[i], value, "it is not supported here");
     }
+}
+
+static void read_stream_options(reader *r)
+{
+    const json_t *options = serve_member(r, "stream_options"),
+                 *usage = json_object_get(options, "include_usage");
+
+    if (options && (!json_is_object(options) || (usage && !json_is_boolean(usage))))
+        serve_refuse(r, "stream_options", options,
+                     "it must be an object, with include_usage true or false");
+    else if (options && !r->ask->stream)
+        serve_refuse(r, "stream_options", options, "it is for a 'stream' that is true");
+    r->ask->usage = json_is_true(usage);
 }
 
 static void read_all(reader *r)
 {
     serve_ask *a = r->ask;
-    const uint32_t most = count(r, "max_tokens", a->chat ? 256 : 16, 1, MOST_TOKENS);
+    const bool chat = a->kind == SERVE_CHAT;
+    const uint32_t most = serve_read_count(r, "max_tokens", chat ? 256 : 16, 1, MOST_TOKENS);
 
     refuse_what_lacks(r);
     a->say = TANDEM_INIT(tandem_say);
-    a->say.most_tokens = count(r, "max_completion_tokens", most, 1, MOST_TOKENS);
-    a->say.replies = count(r, "n", 1, 1, 16);
+    a->say.most_tokens = serve_read_count(r, "max_completion_tokens", most, 1, MOST_TOKENS);
+    a->say.replies = serve_read_count(r, "n", 1, 1, 16);
     a->say.sampling = &a->sampling;
-    a->stream = flag(r, "stream");
-    a->usage = json_is_true(json_object_get(member(r, "stream_options"), "include_usage"));
-    a->user = text(r, "user");
-    text(r, "model");
+    a->stream = serve_read_flag(r, "stream", false);
+    read_stream_options(r);
+    a->user = serve_read_text(r, "user");
+    if (serve_read_text(r, "prompt_cache_key"))
+        a->user = serve_read_text(r, "prompt_cache_key");
+    serve_read_text(r, "model");
     read_sampling(r);
     read_stops(r);
     read_format(r);
-    if (a->chat)
+    if (chat)
         read_messages(r);
     else
         read_prompt(r);
 }
 
-bool serve_ask_read(serve_ask *ask, bool chat, const char *body, size_t bytes, char *why,
+bool serve_ask_read(serve_ask *ask, serve_kind kind, const char *body, size_t bytes, char *why,
                     size_t why_bytes)
 {
     reader r = {.ask = ask, .why = why, .why_bytes = why_bytes, .ok = true};
     json_error_t error;
 
-    *ask = (serve_ask){.chat = chat};
+    *ask = (serve_ask){.kind = kind};
     ask->root = json_loadb(body ? body : "", bytes, JSON_REJECT_DUPLICATES, &error);
     if (!ask->root)
-        refuse(&r, "the body is no JSON: line %d: %s", error.line, error.text);
+        td_text(why, why_bytes, "the body is no JSON: line %d: %s", error.line, error.text);
     else if (!json_is_object(ask->root))
-        refuse(&r, "the body must be a JSON object");
-    else
-        read_all(&r);
+        td_text(why, why_bytes, "the body must be a JSON object");
+    if (!json_is_object(ask->root))
+        return false;
+    (kind == SERVE_EMBED ? serve_read_embed : read_all)(&r);
     return r.ok;
 }
 
 void serve_ask_free(serve_ask *ask)
 {
     json_decref(ask->root);
+    free(ask->inputs);
     free(ask->turns);
     free(ask->stops);
     free(ask->bias_tokens);

@@ -58,18 +58,24 @@ static enum MHD_Result respond(struct MHD_Connection *c, unsigned status, const 
     return result;
 }
 
-static enum MHD_Result refuse(server *s, struct MHD_Connection *c, unsigned status,
-                              const char *what)
+static enum MHD_Result refuse_param(server *s, struct MHD_Connection *c, unsigned status,
+                                    const char *what, const char *param)
 {
     serve_text text = {0};
 
     pthread_mutex_lock(&s->lock);
     s->counts.refused++;
     pthread_mutex_unlock(&s->lock);
-    serve_tell_error(&text, status, what);
+    serve_tell_error(&text, status, what, param);
     const enum MHD_Result result = respond(c, status, JSON, text.text ? text.text : "", text.bytes);
     free(text.text);
     return result;
+}
+
+static enum MHD_Result refuse(server *s, struct MHD_Connection *c, unsigned status,
+                              const char *what)
+{
+    return refuse_param(s, c, status, what, NULL);
 }
 
 /* More of a stream; its connection is suspended until there is some. */
@@ -136,6 +142,17 @@ static enum MHD_Result tell_models(server *s, struct MHD_Connection *c)
     return result;
 }
 
+static enum MHD_Result tell_model(server *s, struct MHD_Connection *c)
+{
+    serve_text text = {0};
+
+    serve_tell_model(&text, s->model, s->begun);
+    const enum MHD_Result result =
+        respond(c, MHD_HTTP_OK, JSON, text.text ? text.text : "", text.bytes);
+    free(text.text);
+    return result;
+}
+
 static enum MHD_Result tell_metrics(server *s, struct MHD_Connection *c)
 {
     const struct {
@@ -158,6 +175,8 @@ static enum MHD_Result tell_metrics(server *s, struct MHD_Connection *c)
         {"prompt_tokens_total", "counter", "tokens of what was asked", n.prompt_tokens},
         {"read_tokens_total", "counter", "of these, those that no cache had", n.read_tokens},
         {"reply_tokens_total", "counter", "tokens of answers, cancelled ones too", n.reply_tokens},
+        {"embeddings_total", "counter", "texts that became vectors", n.embedded},
+        {"embedded_tokens_total", "counter", "tokens of those", n.embedded_tokens},
         {"slots", "gauge", "characters that can talk at once", s->options.slots},
         {"slots_busy", "gauge", "those that do", busy},
         {"queue", "gauge", "requests that wait for one", queued},
@@ -177,16 +196,17 @@ static enum MHD_Result tell_metrics(server *s, struct MHD_Connection *c)
 
 /* --- What takes longer --- */
 
-static enum MHD_Result ask(server *s, exchange *e, bool chat)
+static enum MHD_Result ask(server *s, exchange *e, serve_kind kind)
 {
+    static const char *const names[] = {"cmpl", "chatcmpl", "embd"};
     char why[SERVE_WHY_BYTES] = "";
     bool takes;
 
-    if (!serve_ask_read(&e->ask, chat, e->body.text, e->body.bytes, why, sizeof why))
-        return refuse(s, e->connection, MHD_HTTP_BAD_REQUEST, why);
+    if (!serve_ask_read(&e->ask, kind, e->body.text, e->body.bytes, why, sizeof why))
+        return refuse_param(s, e->connection, MHD_HTTP_BAD_REQUEST, why, e->ask.param);
     e->created = time(NULL);
     pthread_mutex_lock(&s->lock);
-    snprintf(e->id, sizeof e->id, "%s-%08" PRIx32 "-%" PRIu64, chat ? "chatcmpl" : "cmpl",
+    snprintf(e->id, sizeof e->id, "%s-%08" PRIx32 "-%" PRIu64, names[kind],
              s->instance, ++s->numbers);
     takes = !s->stopping && serve_enqueue_locked(s, e);
     s->counts.requests += takes;
@@ -202,18 +222,19 @@ static enum MHD_Result ask(server *s, exchange *e, bool chat)
 
 static enum MHD_Result ask_chat(server *s, exchange *e)
 {
-    return ask(s, e, true);
+    return ask(s, e, SERVE_CHAT);
 }
 
 static enum MHD_Result ask_text(server *s, exchange *e)
 {
-    return ask(s, e, false);
+    return ask(s, e, SERVE_TEXT);
 }
 
-static enum MHD_Result lacks_embeddings(server *s, exchange *e)
+static enum MHD_Result ask_embeddings(server *s, exchange *e)
 {
-    return refuse(s, e->connection, MHD_HTTP_NOT_IMPLEMENTED,
-                  "this server's models make no embeddings");
+    return s->lacks_embeddings ? refuse(s, e->connection, MHD_HTTP_NOT_IMPLEMENTED,
+                                        "with --socket no embeddings are made")
+                               : ask(s, e, SERVE_EMBED);
 }
 
 /* Once there is something to be told. */
@@ -242,11 +263,17 @@ static const struct route {
 } routes[] = {
     {"/health", true, tell_health, NULL},       {"/metrics", false, tell_metrics, NULL},
     {"/v1/models", false, tell_models, NULL},   {"/v1/chat/completions", false, NULL, ask_chat},
-    {"/v1/completions", false, NULL, ask_text}, {"/v1/embeddings", false, NULL, lacks_embeddings},
+    {"/v1/completions", false, NULL, ask_text}, {"/v1/embeddings", false, NULL, ask_embeddings},
 };
 
-static const struct route *find_route(const char *path)
+/* Also of the one model by its name. */
+static const struct route *find_route(const server *s, const char *path)
 {
+    static const char models[] = "/v1/models/";
+    static const struct route model = {NULL, false, tell_model, NULL};
+
+    if (!strncmp(path, models, sizeof models - 1) && !strcmp(path + sizeof models - 1, s->model))
+        return &model;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
         if (!strcmp(routes[i].path, path))
             return &routes[i];
@@ -284,7 +311,7 @@ static bool is_page(const server *s, struct MHD_Connection *c)
 static enum MHD_Result route(server *s, exchange *e, const char *path, const char *method)
 {
     struct MHD_Connection *c = e->connection;
-    const struct route *r = find_route(path);
+    const struct route *r = find_route(s, path);
 
     if (is_page(s, c))
         return refuse(s, c, MHD_HTTP_FORBIDDEN, "pages in browsers need a server with a token");

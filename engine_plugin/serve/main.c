@@ -102,13 +102,15 @@ static int open_language(server *s, const arguments *a)
         .job_class = TANDEM_CLASS_BACKGROUND, .error_text = why, .error_text_bytes = sizeof why);
     const tandem_language_desc language =
         TANDEM_INIT(tandem_language_desc, .path = a->model, .context = s->options.context,
-                    .precision = a->precision, .cache = a->cache, .form = a->form);
+                    .precision = a->precision, .cache = a->cache, .form = a->form,
+                    .embeds = !a->socket);
     const char *slash = strrchr(a->model, '/'), *name = slash ? slash + 1 : a->model;
 
     snprintf(s->model, sizeof s->model, "%s", name);
     char *ending = strstr(s->model, ".gguf");
     if (ending && !ending[5])
         *ending = 0;
+    s->lacks_embeddings = a->socket != NULL;
     if (tool_session_create(&session, &s->session, &s->engine) != TANDEM_OK)
         return tool_fail("serve", "%s", why);
     if (tandem_language_create(s->session, &language, &s->language) == TANDEM_OK)

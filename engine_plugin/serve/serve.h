@@ -6,7 +6,9 @@
  *   http.c      connections: what is asked, by whom, and how answers leave
  *   slots.c     characters, and whose turn it is
  *   exchange.c  what goes from one to the other
- *   ask.c       a request's JSON, checked
+ *   embed.c     texts that become vectors
+ *   read.c      members of JSON, checked
+ *   ask.c       a request's JSON, by these
  *   tell.c      an answer's JSON
  *
  * Two threads: libmicrohttpd's has the connections, the other one the characters. What is between
@@ -34,11 +36,22 @@ typedef struct serve_options {
 
 /* --- What is asked --- */
 
+typedef enum serve_kind {
+    SERVE_TEXT, /* that is to be gone on with */
+    SERVE_CHAT,
+    SERVE_EMBED
+} serve_kind;
+
 typedef struct serve_ask {
     json_t *root; /* which texts are in */
-    bool chat;    /* else a text is to be gone on with */
+    serve_kind kind;
     bool stream, usage;
+    char param[64];   /* which member is wrong; "": no certain one */
     const char *user; /* whose slot it is to be; NULL: any */
+    const char **inputs; /* to be embedded */
+    uint32_t input_count;
+    bool base64;         /* so are vectors written */
+    uint32_t dimensions; /* of these; 0: as many as there are */
     const char *prompt;
     tandem_turn *turns;
     uint32_t turn_count;
@@ -51,9 +64,34 @@ typedef struct serve_ask {
 } serve_ask;
 
 /* From a request's body. False, and why. *ask is to be freed in any case. */
-bool serve_ask_read(serve_ask *ask, bool chat, const char *body, size_t bytes, char *why,
+bool serve_ask_read(serve_ask *ask, serve_kind kind, const char *body, size_t bytes, char *why,
                     size_t why_bytes);
 void serve_ask_free(serve_ask *ask);
+
+/* read.c */
+typedef struct serve_reader {
+    serve_ask *ask;
+    char *why;
+    size_t why_bytes;
+    bool ok; /* once it is not, nothing more is read */
+} serve_reader;
+
+/* Where `name`, a member of the request, is wrong: what it is, and what it must be. No memory for what a
+ * member needs. The first refusal is the one that is told. */
+void serve_refuse(serve_reader *r, const char *name, const json_t *value, const char *must, ...)
+    __attribute__((format(printf, 4, 5)));
+void serve_refuse_memory(serve_reader *r, const char *name);
+/* NULL: it is not there, or null. */
+json_t *serve_member(const serve_reader *r, const char *name);
+float serve_read_number(serve_reader *r, const char *name, float otherwise, double least,
+                        double most);
+uint32_t serve_read_count(serve_reader *r, const char *name, uint32_t otherwise, uint32_t least,
+                          uint32_t most);
+bool serve_read_flag(serve_reader *r, const char *name, bool otherwise);
+const char *serve_read_text(serve_reader *r, const char *name);
+
+/* embed.c */
+void serve_read_embed(serve_reader *r);
 
 /* --- What is answered --- */
 
@@ -72,6 +110,7 @@ typedef struct exchange {
     unsigned status; /* of HTTP; 0: not known yet */
     serve_text out;
     size_t sent;
+    uint32_t embedded, tokens; /* inputs so far */
     bool done;      /* nothing will be added to `out` */
     uint32_t users; /* connection, queue or slot */
     char id[40];
@@ -79,8 +118,8 @@ typedef struct exchange {
     struct exchange *next; /* in the queue */
 } exchange;
 
-/* An error as OpenAI's are. */
-void serve_tell_error(serve_text *to, unsigned status, const char *what);
+/* An error as OpenAI's are. param: NULL or "", none. */
+void serve_tell_error(serve_text *to, unsigned status, const char *what, const char *param);
 /* All of an answer: its replies, of which there are so many. */
 void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t replies,
                       const tandem_npc_news *last);
@@ -89,6 +128,10 @@ void serve_tell_part(exchange *e, const char *model, const tandem_npc_news *news
 /* A stream's end. */
 void serve_tell_end(exchange *e, const char *model, const tandem_npc_news *last, uint32_t tokens);
 void serve_tell_models(serve_text *to, const char *model, int64_t created);
+void serve_tell_model(serve_text *to, const char *model, int64_t created);
+/* embed.c: one more input's vector; and what comes behind the last one. */
+void serve_tell_embedding(exchange *e, const tandem_embedding *embedding);
+void serve_tell_embedded(exchange *e, const char *model);
 
 void serve_put(serve_text *to, const char *text, size_t bytes);
 void serve_put_json(serve_text *to, json_t *json); /* which it takes */
@@ -97,7 +140,7 @@ void serve_put_json(serve_text *to, json_t *json); /* which it takes */
 
 typedef struct serve_counts {
     uint64_t requests, refused, answered, cancelled, failed;
-    uint64_t prompt_tokens, read_tokens, reply_tokens;
+    uint64_t prompt_tokens, read_tokens, reply_tokens, embedded, embedded_tokens;
 } serve_counts;
 
 typedef struct slot {
@@ -129,6 +172,9 @@ typedef struct server {
 
     slot *slots;
     uint64_t turns;
+    tandem_embedder *embedder; /* NULL: not made yet */
+    exchange *embeds;          /* what it is for now */
+    bool lacks_embeddings;     /* where tandemd computes */
     pthread_t thread;
     struct MHD_Daemon *daemon;
 } server;

@@ -5,6 +5,7 @@
  * One thread polls all characters in turn, which the session computes one after the other. A user
  * keeps a slot as long as nobody needs it more: what it has read already it does not read again.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,10 +20,11 @@ static void refuse_locked(exchange *e, unsigned status, const char *why)
 {
     if (!e->status) {
         e->status = status;
-        serve_tell_error(&e->out, status, why);
+        e->out.bytes = 0;
+        serve_tell_error(&e->out, status, why, e->ask.param);
     } else if (e->ask.stream) { /* it has begun: the stream says so */
         serve_put(&e->out, "data: ", 6);
-        serve_tell_error(&e->out, status, why);
+        serve_tell_error(&e->out, status, why, e->ask.param);
         serve_put(&e->out, "\n\n", 2);
     }
     e->done = true;
@@ -59,14 +61,14 @@ uint32_t serve_busy_locked(const server *s)
 static bool is_users(const slot *l, const exchange *e)
 {
     return e->ask.user && *l->user && !strncmp(l->user, e->ask.user, sizeof l->user - 1) &&
-           l->chat == e->ask.chat;
+           l->chat == (e->ask.kind == SERVE_CHAT);
 }
 
 /* How much is lost if a slot is taken: nothing that anybody will come back to, memory for a new
  * character, what a user's has read, or that and the character. */
 static int loss_of(const slot *l, const exchange *e)
 {
-    const bool fits = l->npc && l->chat == e->ask.chat;
+    const bool fits = l->npc && l->chat == (e->ask.kind == SERVE_CHAT);
 
     return fits && !*l->user ? 0 : !l->npc ? 1 : fits ? 2 : 3;
 }
@@ -124,9 +126,9 @@ static void read_why(char *why)
 static tandem_status begin(server *s, slot *l, exchange *e, char *why)
 {
     const serve_ask *a = &e->ask;
-    tandem_status status = make_npc(s, l, a->chat);
+    tandem_status status = make_npc(s, l, a->kind == SERVE_CHAT);
 
-    if (status == TANDEM_OK && a->chat)
+    if (status == TANDEM_OK && a->kind == SERVE_CHAT)
         status = tandem_npc_set_history(l->npc, a->turns, a->turn_count);
     if (status == TANDEM_OK)
         status = tandem_npc_say(l->npc, &a->say);
@@ -227,25 +229,147 @@ static void take_turn(server *s, slot *l)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Takes the first of those that wait for which there is a slot, without those who have gone. */
+/* --- Vectors --- */
+
+static void end_embedding_locked(server *s, const char *why, tandem_status status)
+{
+    exchange *e = s->embeds;
+
+    s->embeds = NULL;
+    if (status == TANDEM_OK) {
+        s->counts.answered++;
+        s->counts.embedded_tokens += e->tokens;
+        serve_tell_embedded(e, s->model);
+        e->status = MHD_HTTP_OK;
+        e->done = true;
+        serve_wake_locked(e);
+    } else {
+        char text[SERVE_WHY_BYTES];
+
+        s->counts.failed++;
+        td_text(text, sizeof text, "'input[%" PRIu32 "]': %s", e->embedded, why);
+        snprintf(e->ask.param, sizeof e->ask.param, "input");
+        refuse_locked(e, http_status(status), text);
+    }
+    serve_release_locked(e);
+}
+
+/* The next input of what is asked. */
+static void embed_next(server *s, const exchange *e)
+{
+    char why[SERVE_WHY_BYTES] = "";
+    tandem_status status = TANDEM_OK;
+
+    if (!s->embedder)
+        status = tandem_embedder_create(s->language, &TANDEM_INIT(tandem_embedder_desc),
+                                        &s->embedder);
+    if (status == TANDEM_OK)
+        status = tandem_embedder_begin(s->embedder, e->ask.inputs[e->embedded]);
+    if (status == TANDEM_OK)
+        return;
+    read_why(why);
+    pthread_mutex_lock(&s->lock);
+    end_embedding_locked(s, why, status);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void take_embedding_turn(server *s)
+{
+    tandem_embedding got = TANDEM_INIT(tandem_embedding);
+    char why[SERVE_WHY_BYTES] = "";
+    exchange *e = s->embeds;
+    const tandem_status status = tandem_embedder_wait(s->embedder, TURN_NS, &got);
+
+    if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
+        read_why(why);
+    pthread_mutex_lock(&s->lock);
+    const bool gone = serve_is_gone_locked(e);
+    bool more = false;
+    if (gone) {
+        s->counts.cancelled++;
+        e->done = true;
+        s->embeds = NULL;
+        serve_wake_locked(e);
+        serve_release_locked(e);
+    } else if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY) {
+        end_embedding_locked(s, why, status);
+    } else if (got.ready) {
+        s->counts.embedded++;
+        serve_tell_embedding(e, &got);
+        more = e->embedded < e->ask.input_count;
+        if (!more)
+            end_embedding_locked(s, why, TANDEM_OK);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (gone)
+        tandem_embedder_begin(s->embedder, NULL);
+    if (more)
+        embed_next(s, e);
+}
+
+/* Vectors have as many numbers as the model's rows; no fewer say the same. */
+static bool has_dimensions(server *s, exchange *e)
+{
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+    char why[SERVE_WHY_BYTES];
+
+    tandem_language_get_info(s->language, &info);
+    if (!e->ask.dimensions || e->ask.dimensions == info.embedding_count)
+        return true;
+    td_text(why, sizeof why, "'dimensions' is %" PRIu32 "; this model's vectors have %" PRIu32,
+            e->ask.dimensions, info.embedding_count);
+    pthread_mutex_lock(&s->lock);
+    snprintf(e->ask.param, sizeof e->ask.param, "dimensions");
+    s->counts.failed++;
+    s->embeds = NULL;
+    refuse_locked(e, MHD_HTTP_BAD_REQUEST, why);
+    serve_release_locked(e);
+    pthread_mutex_unlock(&s->lock);
+    return false;
+}
+
+static void start_embedding(server *s, exchange *e)
+{
+    if (has_dimensions(s, e))
+        embed_next(s, e);
+}
+
+/* Whether there is a place for it: a slot, or the embedder. */
+static bool find_place(server *s, exchange *e, slot **to)
+{
+    *to = e->ask.kind == SERVE_EMBED ? NULL : choose_slot(s, e);
+    return e->ask.kind == SERVE_EMBED ? !s->embeds : *to != NULL;
+}
+
+static void start_at(server *s, slot *to, exchange *e)
+{
+    if (to)
+        start(s, to, e);
+    else
+        start_embedding(s, e);
+}
+
+/* Takes the first of those that wait for which there is a place, without those who have gone. */
 static exchange *next_locked(server *s, slot **to)
 {
     for (exchange **at = &s->queue; *at;) {
         exchange *e = *at;
         const bool gone = serve_is_gone_locked(e);
 
-        *to = gone ? NULL : choose_slot(s, e);
-        if (!gone && !*to) {
+        if (!gone && !find_place(s, e, to)) {
             at = &e->next;
             continue;
         }
         *at = e->next;
         s->queued--;
-        if (*to) {
+        if (!gone && *to) {
             (*to)->exchange = e;
             (*to)->used = ++s->turns;
-            return e;
+        } else if (!gone) {
+            s->embeds = e;
         }
+        if (!gone)
+            return e;
         s->counts.cancelled++;
         e->done = true;
         serve_wake_locked(e);
@@ -264,13 +388,15 @@ static void *run(void *user)
         slot *to;
         exchange *e = next_locked(s, &to);
 
-        if (!e && !serve_busy_locked(s)) {
+        if (!e && !s->embeds && !serve_busy_locked(s)) {
             td_cond_wait(&s->work, &s->lock, s->queue ? td_now_ns() + LOOK_NS : UINT64_MAX);
             continue;
         }
         pthread_mutex_unlock(&s->lock);
         if (e)
-            start(s, to, e);
+            start_at(s, to, e);
+        if (s->embeds)
+            take_embedding_turn(s);
         for (uint32_t i = 0; i < s->options.slots; i++)
             if (s->slots[i].exchange)
                 take_turn(s, &s->slots[i]);
@@ -307,6 +433,11 @@ void serve_slots_end(server *s)
             refuse_locked(s->slots[i].exchange, MHD_HTTP_SERVICE_UNAVAILABLE, why);
             leave_locked(&s->slots[i]);
         }
+    if (s->embeds) {
+        refuse_locked(s->embeds, MHD_HTTP_SERVICE_UNAVAILABLE, why);
+        serve_release_locked(s->embeds);
+        s->embeds = NULL;
+    }
     while (s->queue) {
         exchange *e = s->queue;
 
@@ -316,6 +447,8 @@ void serve_slots_end(server *s)
     }
     s->queued = 0;
     pthread_mutex_unlock(&s->lock);
+    if (s->embedder)
+        tandem_embedder_destroy(&s->embedder);
     for (uint32_t i = 0; i < s->options.slots; i++)
         if (s->slots[i].npc)
             tandem_npc_destroy(&s->slots[i].npc);

@@ -26,7 +26,7 @@ void serve_put(serve_text *to, const char *text, size_t bytes)
 
 void serve_put_json(serve_text *to, json_t *json)
 {
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
 
     if (text)
         serve_put(to, text, strlen(text));
@@ -34,21 +34,31 @@ void serve_put_json(serve_text *to, json_t *json)
     json_decref(json);
 }
 
-void serve_tell_error(serve_text *to, unsigned status, const char *what)
+void serve_tell_error(serve_text *to, unsigned status, const char *what, const char *param)
 {
     const char *type = status == MHD_HTTP_UNAUTHORIZED ? "authentication_error"
                        : status >= 500                 ? "server_error"
                                                        : "invalid_request_error";
 
-    serve_put_json(to, json_pack("{s:{s:s, s:s, s:n, s:n}}", "error", "message", what, "type", type,
-                                 "param", "code"));
+    serve_put_json(to, json_pack("{s:{s:s, s:s, s:s?, s:n}}", "error", "message", what, "type",
+                                 type, "param", param && *param ? param : NULL, "code"));
+}
+
+static json_t *model_of(const char *model, int64_t created)
+{
+    return json_pack("{s:s, s:s, s:I, s:s}", "id", model, "object", "model", "created",
+                     (json_int_t)created, "owned_by", "tandem");
+}
+
+void serve_tell_model(serve_text *to, const char *model, int64_t created)
+{
+    serve_put_json(to, model_of(model, created));
 }
 
 void serve_tell_models(serve_text *to, const char *model, int64_t created)
 {
-    serve_put_json(to, json_pack("{s:s, s:[{s:s, s:s, s:I, s:s}]}", "object", "list", "data", "id",
-                                 model, "object", "model", "created", (json_int_t)created,
-                                 "owned_by", "tandem"));
+    serve_put_json(to, json_pack("{s:s, s:[o]}", "object", "list", "data",
+                                 model_of(model, created)));
 }
 
 /* null while it goes on. */
@@ -67,7 +77,7 @@ static json_t *usage_of(uint32_t prompt, uint32_t reply)
 
 static json_t *envelope(const exchange *e, const char *model, json_t *choices)
 {
-    const char *object = !e->ask.chat    ? "text_completion"
+    const char *object = e->ask.kind != SERVE_CHAT ? "text_completion"
                          : e->ask.stream ? "chat.completion.chunk"
                                          : "chat.completion";
 
@@ -81,7 +91,7 @@ static void set_text(json_t *choice, const exchange *e, const char *name, const 
 {
     json_t *said = json_stringn(text, bytes);
 
-    if (e->ask.chat)
+    if (e->ask.kind == SERVE_CHAT)
         json_object_set_new(choice, name,
                             json_pack("{s:s, s:o}", "role", "assistant", "content", said));
     else

@@ -14,6 +14,7 @@ import pathlib
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from tool import pypi, tiny_model
 
 CLIENT = "openai==3.57.0"
 PATIENCE = 60
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 ENDLESS = {"grammar": "root ::= [a-z ]{900}", "max_tokens": 900}
 LETTERS = "root ::= [a-z ]{20}"
 FOLDER = tempfile.TemporaryDirectory(prefix="tandem-serve-")
@@ -121,8 +122,8 @@ class Plain(unittest.TestCase):
             status, models = s.ask("/v1/models")
             self.assertEqual((status, [m["id"] for m in models["data"]]), (200, ["tiny"]))
             self.assertEqual(s.metrics()["slots"], 4)
-            status, error = s.ask("/v1/embeddings", {"input": "a"})
-            self.assertEqual((status, error["error"]["message"]), (501, "this server's models make no embeddings"))
+            self.assertEqual(s.ask("/v1/models/tiny"), (200, models["data"][0]))
+            self.assertEqual(s.ask("/v1/models/none")[0], 404)
             self.assertEqual(s.ask("/nothing")[0], 404)
             self.assertEqual(s.ask(CHAT, method="GET")[0], 405)
             self.assertEqual(s.ask("/health", {}, method="POST")[0], 405)
@@ -137,37 +138,52 @@ class Plain(unittest.TestCase):
                 (CHAT, b'{"a": 1, "a": 2}', "the body is no JSON"),
                 (CHAT, b'{"messages": "\xff"}', "the body is no JSON"),
                 (CHAT, [], "must be a JSON object"),
-                (CHAT, {}, "'messages' must be a list"),
-                (CHAT, {"messages": []}, "'messages' must be a list of 1 to"),
-                (CHAT, {"messages": [1]}, "'messages[0].role' must be"),
-                (CHAT, {"messages": [said(), said(role="ghost")]}, "'messages[1].role' must be"),
-                (CHAT, {"messages": [said(5)]}, "'messages[0].content' must be"),
-                (CHAT, {"messages": [said([{"type": "image_url"}])]}, "'messages[0].content' must be"),
-                (CHAT, messages | {"temperature": "hot"}, "'temperature' must be a number from 0 to 2"),
-                (CHAT, messages | {"temperature": 3}, "'temperature' must be a number from 0 to 2"),
-                (CHAT, messages | {"n": 17}, "'n' must be a whole number from 1 to 16"),
-                (CHAT, messages | {"max_tokens": 0}, "'max_tokens' must be"),
-                (CHAT, messages | {"max_tokens": 10 ** 18}, "'max_tokens' must be"),
-                (CHAT, messages | {"stream": "yes"}, "'stream' must be true or false"),
-                (CHAT, messages | {"stop": ["a"] * 17}, "'stop' must be at most 16"),
-                (CHAT, messages | {"stop": [""]}, "'stop' must be texts"),
-                (CHAT, messages | {"seed": 1.5}, "'seed' must be"),
-                (CHAT, messages | {"logit_bias": {"x": 1}}, "'logit_bias' must have numbers by tokens"),
+                (CHAT, {}, "'messages' is missing; it must be a list"),
+                (CHAT, {"messages": []}, "'messages' is []; it must be a list of 1 to"),
+                (CHAT, {"messages": [1]}, "'messages[0].role' is missing; it must be"),
+                (CHAT, {"messages": [said(), said(role="ghost")]}, "'messages[1].role' is \"ghost\"; it must be"),
+                (CHAT, {"messages": [said(5)]}, "'messages[0].content' is 5; it must be"),
+                (CHAT, {"messages": [said([{"type": "image_url"}])]}, "'messages[0].content' is [{\"type\":\"image_url\"}]; it must be"),
+                (CHAT, messages | {"temperature": "hot"}, "'temperature' is \"hot\"; it must be a number from 0 to 2"),
+                (CHAT, messages | {"temperature": 3}, "'temperature' is 3; it must be a number from 0 to 2"),
+                (CHAT, messages | {"n": 17}, "'n' is 17; it must be a whole number from 1 to 16"),
+                (CHAT, messages | {"max_tokens": 0}, "'max_tokens' is 0; it must be"),
+                (CHAT, messages | {"max_tokens": 10 ** 18}, "'max_tokens' is 1000000000000000000; it must be"),
+                (CHAT, messages | {"stream": "yes"}, "'stream' is \"yes\"; it must be true or false"),
+                (CHAT, messages | {"stop": ["a"] * 17}, "it must be at most 16"),
+                (CHAT, messages | {"stop": [""]}, "'stop' is \"\"; it must be texts"),
+                (CHAT, messages | {"seed": 1.5}, "'seed' is 1.5; it must be"),
+                (CHAT, messages | {"logit_bias": {"x": 1}}, "'logit_bias' is {\"x\":1}; it must have numbers from -100 to 100 by tokens"),
+                (CHAT, messages | {"logit_bias": {"1": 101}}, "'logit_bias' is {\"1\":101}; it must"),
                 (CHAT, messages | {"logit_bias": {"999": 1}}, "biases[0] is 1 of token 999"),
-                (CHAT, messages | {"tools": [{}]}, "'tools' is not supported"),
-                (CHAT, messages | {"logprobs": True}, "'logprobs' is not supported"),
-                (CHAT, messages | {"response_format": {"type": "xml"}}, "'response_format' must be"),
+                (CHAT, messages | {"tools": [{}]}, "'tools' is [{}]; it is not supported"),
+                (CHAT, messages | {"logprobs": True}, "'logprobs' is true; it is not supported"),
+                (CHAT, messages | {"response_format": {"type": "xml"}}, "'response_format' is {\"type\":\"xml\"}; it must be"),
                 (CHAT, messages | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "a"}}}},
                  "schema at #/pattern"),
                 (CHAT, messages | {"grammar": "root ::= x"}, "say.grammar: line 1: 'x' is defined nowhere"),
                 (CHAT, {"messages": [said("x" * 2000)]}, "the context has 1024"),
-                (TEXT, {}, "'prompt' must be a string"),
-                (TEXT, {"prompt": [1, 2]}, "'prompt' must be a string"),
+                (TEXT, {}, "'prompt' is missing; it must be a string"),
+                (TEXT, {"prompt": [1, 2]}, "'prompt' is [1,2]; it must be a string"),
                 (TEXT, {"prompt": ""}, "what is said has no token"),
-                (TEXT, {"prompt": "a", "echo": True}, "'echo' is not supported"),
+                (TEXT, {"prompt": "a", "echo": True}, "'echo' is true; it is not supported"),
+                (CHAT, messages | {"user": "x" * 200, "seed": "y" * 200}, "yyyy...; it must be"),
+                (CHAT, messages | {"stream_options": {"include_usage": True}}, "it is for a 'stream' that is true"),
+                (CHAT, messages | {"stream": True, "stream_options": 5}, "'stream_options' is 5; it must be an object"),
+                (EMBED, {}, "'input' is missing; it must be a text, or a list of texts"),
+                (EMBED, {"input": ""}, "'input' is \"\"; it must be a text that is not empty"),
+                (EMBED, {"input": []}, "'input' is []; it must be a list of 1 to 2048 texts"),
+                (EMBED, {"input": ["a"] * 2049}, "it must be a list of 1 to 2048 texts"),
+                (EMBED, {"input": ["a", 5]}, "'input[1]' is 5; it must be a text"),
+                (EMBED, {"input": [1, 2]}, "'input[0]' is 1; it must be a text that is not empty; tokens are not taken"),
+                (EMBED, {"input": "a", "encoding_format": "xml"}, "'encoding_format' is \"xml\"; it must be float or base64"),
+                (EMBED, {"input": "a", "dimensions": 8}, "'dimensions' is 8; this model's vectors have 64"),
+                (EMBED, {"input": ["a", "x" * 2000]}, "'input[1]': text has 2038 tokens, with those around it; the context has 1024"),
             ):
                 status, answer = s.ask(path, body)
                 self.assertEqual(status, 400, (body, answer))
+                named = answer["error"]["message"].startswith("'")
+                self.assertEqual(named, answer["error"]["param"] is not None and answer["error"]["param"] in answer["error"]["message"], answer)
                 for word in words:
                     self.assertIn(word, answer["error"]["message"], body)
             self.assertEqual(s.metrics()["slots_busy"], 0)
@@ -293,8 +309,8 @@ class Answers(unittest.TestCase):
             for turn in range(3):
                 for user in ("ann", "bob"):
                     before = s.metrics()["read_tokens_total"]
-                    answer = s.ask(CHAT, {"messages": dialogue, "user": user, "max_tokens": 4, "temperature": 0,
-                                          "grammar": LETTERS})[1]
+                    key = {"user": user} if user == "ann" else {"user": "ann", "prompt_cache_key": user}
+                    answer = s.ask(CHAT, {"messages": dialogue, **key, "max_tokens": 4, "temperature": 0, "grammar": LETTERS})[1]
                     read = s.metrics()["read_tokens_total"] - before
                     self.assertTrue(read < 80 if turn else read == answer["usage"]["prompt_tokens"], (turn, user, read))
                 dialogue += [said(answer["choices"][0]["message"]["content"], "assistant"), said("And then?")]
@@ -345,6 +361,30 @@ class Crowds(unittest.TestCase):
             s.until(queue=0, cancelled_total=3)
             first.close()
             s.until(slots_busy=0, cancelled_total=4)
+
+    def test_gone_while_it_embeds(self):
+        body = json.dumps({"input": ["word " * 100] * 2000}).encode()
+        with Server("--slots", "1") as s:
+            link = s.link(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (EMBED.encode(), len(body)) + body)
+            end = time.monotonic() + PATIENCE
+            while not s.metrics()["embeddings_total"] and time.monotonic() < end:
+                time.sleep(0.005)
+            self.assertEqual(s.chat()["usage"]["completion_tokens"], 8)  # slots are not for embeddings, nor these for slots
+            link.close()
+            s.until(cancelled_total=1)
+            self.assertLess(s.metrics()["embeddings_total"], 1900)
+            self.assertEqual(len(s.ask(EMBED, {"input": "a"})[1]["data"]), 1)
+
+    def test_embeddings_beside_answers(self):
+        """Neither changes the other."""
+        texts = [f"Memory number {i}, which is about {'a river ' * i}" for i in range(8)]
+        with Server("--slots", "4", model=WIDE) as s:
+            embed = lambda text: s.ask(EMBED, {"input": text})[1]["data"][0]["embedding"]
+            answer = lambda i: s.chat(f"I am number {i}.", temperature=0.9, seed=i)["choices"]
+            vectors, answers = [embed(text) for text in texts], [answer(i) for i in range(8)]
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                both = pool.map(embed, texts), pool.map(answer, range(8))
+                self.assertEqual([list(found) for found in both], [vectors, answers])
 
     def test_a_queue_that_is_full(self):
         with Server("--slots", "1", "--queue", "0") as s:
@@ -456,12 +496,28 @@ class Client(unittest.TestCase):
             self.assertEqual([model.id for model in client.models.list()], ["tiny"])
             answer = client.completions.create(model="tiny", prompt="Once", max_tokens=4, extra_body={"grammar": LETTERS})
             self.assertEqual(len(answer.choices[0].text), 4)
-            with self.assertRaises(self.openai.InternalServerError) as caught:
-                client.embeddings.create(model="tiny", input="a")
-            self.assertEqual(caught.exception.status_code, 501)
+            self.assertEqual(client.models.retrieve("tiny").owned_by, "tandem")
             with self.assertRaises(self.openai.BadRequestError) as caught:
                 client.chat.completions.create(model="tiny", messages=[])
-            self.assertIn("'messages' must be a list", str(caught.exception))
+            self.assertIn("'messages' is []; it must be a list", str(caught.exception))
+            self.assertEqual(caught.exception.param, "messages")
+
+    def test_embeddings(self):
+        texts = ["A smith.", "The river floods the fields.", "A smith."]
+        with Server() as s, self.client(s) as client:
+            whole = client.embeddings.create(model="tiny", input=texts)  # which asks for base64
+            vectors = [one.embedding for one in whole.data]
+            self.assertEqual([one.index for one in whole.data], [0, 1, 2])
+            self.assertEqual({len(v) for v in vectors}, {tiny_model.DIM})
+            for v in vectors:
+                self.assertAlmostEqual(sum(x * x for x in v), 1, 5)
+            self.assertEqual(vectors[0], vectors[2])
+            self.assertNotEqual(vectors[0], vectors[1])
+            self.assertEqual((whole.usage.prompt_tokens, whole.usage.total_tokens), (sum(map(len, texts)),) * 2)
+            for text, vector in zip(texts, vectors):
+                one = client.embeddings.create(model="tiny", input=text, encoding_format="float", dimensions=tiny_model.DIM, user="ann")
+                self.assertEqual([struct.unpack("f", struct.pack("f", x))[0] for x in one.data[0].embedding], vector)
+            self.assertEqual(s.metrics()["embeddings_total"], 6)
 
     def test_streams_that_are_left(self):
         with Server("--slots", "1") as s, self.client(s) as client:
