@@ -11,54 +11,13 @@
 
 #include "engine_plugin/client/client.h"
 #include "engine_plugin/npc/blob.h"
-#include "engine_plugin/npc/language.h"
-#include "engine_plugin/npc/reply.h"
+#include "engine_plugin/npc/characters_parts.h"
 #include "engine_plugin/npc/schema.h"
-#include "engine_plugin/npc/stage.h"
-#include "kernels/arena.h"
 
-enum { MOST_REPLIES = 16, DEFAULT_TOKENS = 256, MOST_STOPS = 1024, MOST_BIASES = 65536 };
+enum { MOST_REPLIES = TD_NPC_REPLIES, DEFAULT_TOKENS = 256, MOST_STOPS = 1024, MOST_BIASES = 65536 };
 #define RETRY_NS 100000u /* how long to wait for others who may go on, or for room for a job */
 
-typedef struct said {
-    char *text; /* with a 0 behind it */
-    size_t bytes, room;
-    uint32_t tokens, end;
-    double score;
-} said;
-
-struct tandem_npc {
-    tandem_language *language;
-    td_stage *own;     /* where those of a language have none in common */
-    td_sequence *read; /* what it has read; NULL: all was lost */
-    bool plain;
-    td_history history;
-
-    td_tokens tokens;   /* the prompt, and the reply so far */
-    size_t prompt, new; /* tokens of the prompt; those that were not in the caches */
-    uint64_t before;    /* tokens that were read when it was said */
-
-    uint32_t state;
-    td_arena copies; /* of what `say` points to */
-    tandem_say say;  /* of which only numbers and callbacks are left */
-    td_reply_desc how;
-    td_reply *reply;
-    uint32_t current, begun; /* replies */
-    bool cancelled, in_call; /* during on_text */
-    bool answered;           /* the last turn is a reply to what was said last */
-    float *first;            /* logits behind the prompt, where there are more replies than one */
-    bool at_first;           /* they are the next token's */
-    said said[MOST_REPLIES];
-
-    char *grammar_text; /* that the matcher is for, and whether it is a schema */
-    bool is_schema;
-    td_grammar *grammar;
-    td_matcher *matcher;
-
-    tandem_npc_news news; /* that were not told yet */
-    char *news_text;
-    size_t news_room;
-};
+typedef td_said said;
 
 /* --- Characters --- */
 
@@ -78,6 +37,12 @@ static void free_grammar(tandem_npc *n)
     n->grammar_text = NULL;
 }
 
+static void free_said(said *s)
+{
+    free(s->text);
+    td_likelies_free(&s->likely);
+}
+
 static void free_npc(tandem_npc *n)
 {
     td_sequence_close(&n->read);
@@ -88,7 +53,7 @@ static void free_npc(tandem_npc *n)
     td_tokens_free(&n->tokens);
     td_arena_free(&n->copies);
     for (int i = 0; i < MOST_REPLIES; i++)
-        free(n->said[i].text);
+        free_said(&n->said[i]);
     free(n->first);
     free(n->news_text);
     free(n);
@@ -309,6 +274,12 @@ static tandem_status check_say(const tandem_npc *n, const tandem_say *say, char 
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "say.replies is %" PRIu32 "; at most %d are made", say->replies,
                        MOST_REPLIES);
+    if (say->logprobs > 1 || say->top_logprobs > TD_LIKELY_TOPS ||
+        (say->top_logprobs && !say->logprobs))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "say.logprobs is %" PRIu32 " and say.top_logprobs %" PRIu32
+                       "; they must be 0 or 1, and with 1 at most %d",
+                       say->logprobs, say->top_logprobs, TD_LIKELY_TOPS);
     if (say->stop_count > MOST_STOPS)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "say.stop_count is %" PRIu32 "; it may be at most %d", say->stop_count,
@@ -407,6 +378,7 @@ static void begin_said(tandem_npc *n, uint32_t index)
 
     s->bytes = 0;
     s->tokens = 0;
+    s->likely.count = 0;
     s->end = TANDEM_REPLY_OPEN;
     s->score = 0;
     n->current = index;
@@ -579,13 +551,23 @@ tandem_status tandem_npc_cancel(tandem_npc *npc)
 
 /* --- Step by step --- */
 
+/* What was likely where the reply has gained a token, if it has. */
+static tandem_status keep_likely(tandem_npc *n, const float *logits, size_t tokens, size_t text_at)
+{
+    if (!n->say.logprobs || n->tokens.count == tokens)
+        return TANDEM_OK;
+    return td_likelies_add(&n->said[n->current].likely, logits, n->language->words,
+                           n->tokens.ids[tokens], text_at, n->say.top_logprobs);
+}
+
 static tandem_status take_token(tandem_npc *n, const td_sequence_state *read, char *why)
 {
     static const uint32_t ends[] = {[TD_REPLY_ENDED] = TANDEM_REPLY_ENDED,
                                     [TD_REPLY_STOPPED] = TANDEM_REPLY_STOPPED,
                                     [TD_REPLY_FULL] = TANDEM_REPLY_FULL};
     const float *logits = n->at_first ? n->first : read->logits;
-    const size_t bytes = n->language->words * sizeof *logits;
+    const size_t bytes = n->language->words * sizeof *logits, tokens = n->tokens.count,
+                 text_at = td_reply_text_bytes(n->reply);
     const char *text;
     size_t count;
 
@@ -602,7 +584,9 @@ static tandem_status take_token(tandem_npc *n, const td_sequence_state *read, ch
     n->said[n->current].tokens = (uint32_t)(n->tokens.count - n->prompt);
     n->news.reply = n->current;
     n->news.reply_tokens = n->said[n->current].tokens;
-    status = gain(n, text, count);
+    status = keep_likely(n, logits, tokens, text_at);
+    if (status == TANDEM_OK)
+        status = gain(n, text, count);
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "no memory for a reply");
     if (n->cancelled)

@@ -16,6 +16,7 @@ struct td_reply {
     td_stops stops;
     td_reply_state state;
     uint32_t tokens;
+    size_t text_bytes;
     double score; /* the sum */
     char *text;   /* that a token adds */
     char *shown;  /* of it and of what was held back */
@@ -104,6 +105,7 @@ void td_reply_restart(td_reply *r)
         td_matcher_restart(r->desc.matcher);
     r->state = TD_REPLY_GOES_ON;
     r->tokens = 0;
+    r->text_bytes = 0;
     r->score = 0;
 }
 
@@ -165,6 +167,8 @@ static tandem_status add_text(td_reply *r, size_t bytes)
 {
     const char *text;
     size_t shown;
+
+    r->text_bytes += bytes;
     tandem_status status = td_stops_add(&r->stops, r->text, bytes, &text, &shown);
 
     if (status == TANDEM_OK)
@@ -240,6 +244,11 @@ void td_reply_cut(td_reply *r, const char **text, size_t *text_bytes)
 td_reply_state td_reply_state_of(const td_reply *r)
 {
     return r->state;
+}
+
+size_t td_reply_text_bytes(const td_reply *r)
+{
+    return r->text_bytes;
 }
 
 double td_reply_score(const td_reply *r)

@@ -49,6 +49,8 @@ tandem_status td_reply_next(td_reply *r, const float *logits, td_tokens *history
 void td_reply_cut(td_reply *r, const char **text, size_t *text_bytes);
 
 td_reply_state td_reply_state_of(const td_reply *r);
+/* How long the text is that its tokens stand for so far, with what is not shown yet. */
+size_t td_reply_text_bytes(const td_reply *r);
 /* Of its tokens, the mean of the logarithm of how likely each was for the model; 0: it has none. */
 double td_reply_score(const td_reply *r);
 

@@ -246,9 +246,9 @@ static const struct {
     {"language_create", language_create}, {"destroy", destroy_session},
 };
 enum { CALLS = sizeof calls / sizeof *calls };
-/* All but version_number, status_text, session_create, devices, vulkan_device and vulkan_requirements, which take none, and the 20
+/* All but version_number, status_text, session_create, devices, vulkan_device and vulkan_requirements, which take none, and the 21
  * that take a language, a character or an embedder: test_npc.c and test_embedder.c have those. */
-_Static_assert(CALLS + 6 + 20 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
+_Static_assert(CALLS + 6 + 21 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
                "a function of the table is missing here");
 
 /* A child may have sessions of its own, and compute on as many threads as its parent. */

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine_plugin/npc/speaker.h"
 #include "engine_plugin/npc/utf8.h"
 #include "kernels/model/json.h"
 #include "tandem/plugin.h"
@@ -320,6 +321,106 @@ static void test_replies(void **state)
     must(tandem_npc_destroy(&one));
 }
 
+/* --- How likely --- */
+
+static tandem_npc_token token_of(tandem_npc *npc, uint32_t reply, uint32_t index)
+{
+    tandem_npc_token token = TANDEM_INIT(tandem_npc_token);
+
+    must(tandem_npc_get_token(npc, reply, index, &token));
+    return token;
+}
+
+/* Of logits the logarithm of each one's probability. */
+static void log_softmax(const float *logits, double *to)
+{
+    double sum = 0;
+
+    for (int i = 0; i < WORDS; i++)
+        sum += exp((double)logits[i]);
+    for (int i = 0; i < WORDS; i++)
+        to[i] = (double)logits[i] - log(sum);
+}
+
+/* What a reply's tokens are said to be is what the model's logits say, computed by themselves. */
+static void check_likely(tandem_npc *npc, uint32_t reply, const char *prompt, td_speaker *speaker)
+{
+    enum { MOST = 64 };
+    tandem_npc_reply whole = TANDEM_INIT(tandem_npc_reply);
+    uint32_t ids[MOST], count = (uint32_t)strlen(prompt);
+    double likely[WORDS], mean = 0;
+    char text[400] = "";
+
+    must(tandem_npc_get_reply(npc, reply, &whole));
+    assert_true(whole.tokens >= 4 && count + whole.tokens < MOST);
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = (unsigned char)prompt[i];
+    for (uint32_t i = 0; i < whole.tokens; i++) {
+        const tandem_npc_token token = token_of(npc, reply, i);
+
+        must(td_speaker_read(speaker, ids, 0, count + i));
+        log_softmax(speaker->logits, likely);
+        assert_float_equal(token.is.logprob, likely[token.is.token], 1e-4);
+        assert_int_equal(token.top_count, 3);
+        for (uint32_t top = 0; top < 3; top++) {
+            assert_float_equal(token.top[top].logprob, likely[token.top[top].token], 1e-4);
+            uint32_t before = 0;
+            for (int word = 0; word < WORDS; word++)
+                before += likely[word] > likely[token.top[top].token];
+            assert_int_equal(before, top);
+        }
+        assert_int_equal(token.text_offset, strlen(text));
+        strncat(text, token.is.text, token.is.text_bytes);
+        ids[count + i] = token.is.token;
+        mean += token.is.logprob / (double)whole.tokens;
+    }
+    assert_string_equal(text, whole.text);
+    assert_float_equal(mean, whole.score, 1e-3);
+}
+
+static void test_likely(void **state)
+{
+    static const char prompt[] = "Once upon";
+    const char *const stops[] = {"gh"};
+    const tandem_sampling sampling = TANDEM_INIT(tandem_sampling, .temperature = 1.5f, .seed = 9);
+    const tandem_say say = TANDEM_INIT(tandem_say, .text = prompt, .most_tokens = 10, .sampling = &sampling, .replies = 3,
+                                       .grammar = LETTERS, .logprobs = 1, .top_logprobs = 3);
+    tandem_npc_token none = TANDEM_INIT(tandem_npc_token);
+    tandem_npc_news news;
+    td_speaker speaker;
+    tandem_npc *npc;
+
+    (void)state;
+    must(td_speaker_open(session, &(td_speaker_desc){.path = path}, &speaker));
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1), &npc));
+    must_fail(tandem_npc_get_token(npc, 0, 0, &none), TANDEM_ERROR_ARG, "reply is 0; 0 have begun");
+    free(answer(npc, &say, NULL));
+    for (uint32_t reply = 0; reply < 3; reply++)
+        check_likely(npc, reply, prompt, &speaker);
+    must_fail(tandem_npc_get_token(npc, 3, 0, &none), TANDEM_ERROR_ARG, "reply is 3; 3 have begun");
+    must_fail(tandem_npc_get_token(npc, 1, 99, &none), TANDEM_ERROR_ARG, "index is 99; reply 1 has ");
+
+    /* Tokens of what ended a reply are there, behind its end. */
+    char *text = answer(npc, &TANDEM_INIT(tandem_say, .text = prompt, .grammar = "root ::= [e] [f] [g] [h] [i]", .logprobs = 1,
+                                          .stops = stops, .stop_count = 1), &news);
+    assert_string_equal(text, "ef");
+    assert_true(news.reply_tokens == 4 && token_of(npc, 0, 3).text_offset == 3 && token_of(npc, 0, 2).text_offset == 2);
+    assert_int_equal(token_of(npc, 0, 3).top_count, 0);
+    free(text);
+    /* Those of a part of a character begin where it does. */
+    text = answer(npc, &TANDEM_INIT(tandem_say, .text = prompt, .grammar = "root ::= \"a\u20acb\"", .logprobs = 1), &news);
+    for (uint32_t i = 0; i < news.reply_tokens && news.reply_tokens == 5; i++)
+        assert_int_equal(token_of(npc, 0, i).text_offset, i == 0 ? 0 : i < 4 ? 1 : 4);
+    free(text);
+
+    free(answer(npc, &TANDEM_INIT(tandem_say, .text = prompt, .most_tokens = 2), NULL));
+    must_fail(tandem_npc_get_token(npc, 0, 0, &none), TANDEM_ERROR_ARG, "tandem_say.logprobs was 0");
+    must_fail(tandem_npc_get_token(npc, 0, 0, NULL), TANDEM_ERROR_ARG, "token is NULL");
+    assert_int_equal(tandem_npc_get_token(NULL, 0, 0, &none), TANDEM_ERROR_ARG);
+    must(tandem_npc_destroy(&npc));
+    td_speaker_close(&speaker);
+}
+
 /* --- Cancelling, and calls back --- */
 
 typedef struct listener {
@@ -492,6 +593,9 @@ static void test_refusals(void **state)
         {TANDEM_INIT(tandem_say, .text = "a",
                      .sampling = &TANDEM_INIT(tandem_sampling, .bias_count = 1, .bias_tokens = &(uint32_t){WORDS}, .biases = &(float){1})),
          TANDEM_ERROR_ARG, "biases[0]"},
+        {TANDEM_INIT(tandem_say, .text = "a", .logprobs = 2), TANDEM_ERROR_ARG, "say.logprobs is 2 and say.top_logprobs 0"},
+        {TANDEM_INIT(tandem_say, .text = "a", .logprobs = 1, .top_logprobs = 21), TANDEM_ERROR_ARG, "say.top_logprobs 21"},
+        {TANDEM_INIT(tandem_say, .text = "a", .top_logprobs = 1), TANDEM_ERROR_ARG, "say.logprobs is 0 and say.top_logprobs 1"},
         {(tandem_say){.text = "a"}, TANDEM_ERROR_ARG, "struct_bytes"},
     };
     uint32_t count = 0;
@@ -565,7 +669,7 @@ static void test_structs(void **state)
 
     (void)state;
     longer.more[3] = 7;
-    must_fail(tandem_npc_say(npc, &longer.say), TANDEM_ERROR_UNSUPPORTED, "the byte at offset 75 is 7, not 0");
+    must_fail(tandem_npc_say(npc, &longer.say), TANDEM_ERROR_UNSUPPORTED, "the byte at offset 83 is 7, not 0");
     longer.more[3] = 0;
     must(tandem_npc_say(npc, &longer.say));
     memset(&news, 0xaa, sizeof news);
@@ -599,6 +703,7 @@ static void test_fork(void **state)
         tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
         tandem_language_info info = TANDEM_INIT(tandem_language_info);
         tandem_npc_reply reply = TANDEM_INIT(tandem_npc_reply);
+        tandem_npc_token token = TANDEM_INIT(tandem_npc_token);
         uint32_t count = 0;
         const tandem_status all[] = {
             tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc), &other),
@@ -608,6 +713,7 @@ static void test_fork(void **state)
             tandem_npc_cancel(npc),
             tandem_npc_get_reply(npc, 0, &reply),
             tandem_npc_choose(npc, 0),
+            tandem_npc_get_token(npc, 0, 0, &token),
             tandem_npc_set_history(npc, NULL, 0),
             tandem_npc_get_history(npc, &count, NULL),
             tandem_npc_save(npc, NULL, &(uint64_t){0}),
@@ -661,7 +767,7 @@ int main(void)
         cmocka_unit_test(test_replies),  cmocka_unit_test(test_cancel),     cmocka_unit_test(test_timeout),
         cmocka_unit_test(test_forgetting), cmocka_unit_test(test_refusals), cmocka_unit_test(test_info),
         cmocka_unit_test(test_structs),  cmocka_unit_test(test_fork),       cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_system_turns),
+        cmocka_unit_test(test_system_turns), cmocka_unit_test(test_likely),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -352,6 +352,17 @@ class Npcs(Base):
         npc.close()
         self.refuses(tandem.ArgumentError, "the character is closed", npc.say, "x")
 
+    def test_logprobs(self):
+        npc = self.language.npc()
+        text = npc.say("Well?", logprobs=1, top_logprobs=2, most_tokens=6, grammar="root ::= [a-z]{6}")
+        tokens = npc.tokens()
+        self.assertEqual(b"".join(token for token, _, _ in tokens).decode(), text)
+        for token, likely, tops in tokens:
+            self.assertEqual(len(tops), 2)
+            self.assertTrue(likely <= tops[0][1] and tops[1][1] <= tops[0][1] < 0)
+        npc.say("And?", most_tokens=2)
+        self.refuses(tandem.ArgumentError, "logprobs was 0", npc.tokens)
+
     def test_embeddings(self):
         self.refuses(tandem.Unsupported, "the language makes no embeddings", self.language.embedder)
         language = tandem.Language(self.session, HERE / "tiny.gguf", context=256, embeds=1)

@@ -184,6 +184,8 @@ typedef struct tandem_say {
      * and nothing else of this character. */
     void (*on_text)(void *user, uint32_t reply, const char *text, size_t bytes);
     void *user;
+    uint32_t logprobs;     /* 1: how likely each token was is kept: see tandem_npc_get_token(); */
+    uint32_t top_logprobs; /* and as many of the likeliest in its place; at most 20 */
 } tandem_say;
 
 /* Adds a turn of the player's to the history, and begins to answer. Where history and reply have no room in the context, the
@@ -264,6 +266,32 @@ typedef struct tandem_npc_reply {
  * Threads: one at a time for this character.
  * Blocks: never. */
 TANDEM_API tandem_status tandem_npc_get_reply(tandem_npc *npc, uint32_t index, tandem_npc_reply *reply);
+
+/* A token, and how likely it was. */
+typedef struct tandem_token_logprob {
+    uint32_t token;
+    float logprob;       /* the logarithm of its probability */
+    const char *text;    /* what it stands for, maybe a part of a character; the name of a special one; no 0 behind it */
+    uint64_t text_bytes;
+} tandem_token_logprob;
+
+typedef struct tandem_npc_token {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t top_count;
+    tandem_token_logprob is;
+    const tandem_token_logprob *top; /* the likeliest in its place, in their order, itself too if it is among them; until this
+                                        function is called again */
+    uint64_t text_offset;            /* where in the reply's text its own begins; at or behind the end of a reply that a stop has
+                                        ended: it is a part of that, and in no text */
+} tandem_npc_token;
+
+/* Token `index` of reply `reply`, which was said with logprobs. Probabilities are the model's own: the softmax of its logits, before
+ * sampling or a grammar have changed any. All that tandem_npc_news.reply_tokens counts are there; the one that ends a turn is none.
+ * Returns: OK; ARG.
+ * Owner: the caller's struct is filled; texts are the language's.
+ * Threads: one at a time for this character.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_npc_get_token(tandem_npc *npc, uint32_t reply, uint32_t index, tandem_npc_token *token);
 
 /* Of several replies, the one that was said: it goes into the history in place of the one with the best score, which is
  * there once the last has ended.

@@ -496,6 +496,13 @@ public:
         check(tandem_npc_get_reply(get(), index, &reply));
         return reply;
     }
+    tandem_npc_token get_token(std::uint32_t reply, std::uint32_t index) const
+    {
+        tandem_npc_token token = make<tandem_npc_token>();
+
+        check(tandem_npc_get_token(get(), reply, index, &token));
+        return token;
+    }
     void choose(std::uint32_t index) const
     {
         check(tandem_npc_choose(get(), index));

@@ -614,7 +614,7 @@ class tandem_say(ctypes.Structure):
         ("sampling", POINTER(tandem_sampling)), ("stops", POINTER(ctypes.c_char_p)), ("stop_count", ctypes.c_uint32),
         ("replies", ctypes.c_uint32), ("grammar", ctypes.c_char_p), ("json_schema", ctypes.c_char_p),
         ("on_text", CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)),
-        ("user", ctypes.c_void_p),
+        ("user", ctypes.c_void_p), ("logprobs", ctypes.c_uint32), ("top_logprobs", ctypes.c_uint32),
     ]
 
 
@@ -631,6 +631,20 @@ class tandem_npc_reply(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("end", ctypes.c_uint32), ("text", ctypes.c_char_p),
         ("text_bytes", ctypes.c_uint64), ("tokens", ctypes.c_uint32), ("score", ctypes.c_float),
+    ]
+
+
+class tandem_token_logprob(ctypes.Structure):
+    _fields_ = [
+        ("token", ctypes.c_uint32), ("logprob", ctypes.c_float), ("text", ctypes.c_char_p),
+        ("text_bytes", ctypes.c_uint64),
+    ]
+
+
+class tandem_npc_token(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32), ("top_count", ctypes.c_uint32), ("is", tandem_token_logprob),
+        ("top", POINTER(tandem_token_logprob)), ("text_offset", ctypes.c_uint64),
     ]
 
 
@@ -693,6 +707,8 @@ STRUCTS = [
     tandem_say,
     tandem_npc_news,
     tandem_npc_reply,
+    tandem_token_logprob,
+    tandem_npc_token,
     tandem_embedder_desc,
     tandem_embedding,
 ]
@@ -756,6 +772,7 @@ FUNCTIONS = {
     "tandem_npc_wait": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, POINTER(tandem_npc_news)]),
     "tandem_npc_cancel": (ctypes.c_int, [ctypes.c_void_p]),
     "tandem_npc_get_reply": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, POINTER(tandem_npc_reply)]),
+    "tandem_npc_get_token": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, POINTER(tandem_npc_token)]),
     "tandem_npc_choose": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32]),
     "tandem_npc_set_history": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_turn), ctypes.c_uint32]),
     "tandem_npc_get_history": (ctypes.c_int, [ctypes.c_void_p, POINTER(ctypes.c_uint32), POINTER(tandem_turn)]),

@@ -121,6 +121,15 @@ class Npc:
         check(C.tandem_npc_get_reply(self._alive(), index, ctypes.byref(reply)))
         return values(reply)
 
+    def tokens(self, reply=0):
+        """Of a reply that was said with logprobs=1, of each token: its bytes, the logarithm of its probability, and as many of the
+        likeliest in its place as top_logprobs says, [(bytes, logarithm)]."""
+        token, found = make(_api.tandem_npc_token), []
+        for index in range(self.reply(reply)["tokens"]):
+            check(C.tandem_npc_get_token(self._alive(), reply, index, ctypes.byref(token)))
+            found.append(logprob(getattr(token, "is")) + ([logprob(token.top[i]) for i in range(token.top_count)],))
+        return found
+
     def choose(self, index):
         check(C.tandem_npc_choose(self._alive(), index))
 
@@ -198,6 +207,14 @@ class Embedder:
     __del__ = close
 
 
-def news_text(news):
+def text_of(struct, kind):
     """Where its text begins, which may have zeros in it."""
-    return ctypes.cast(ctypes.addressof(news) + _api.tandem_npc_news.text.offset, ctypes.POINTER(ctypes.c_void_p))[0]
+    return ctypes.cast(ctypes.addressof(struct) + kind.text.offset, ctypes.POINTER(ctypes.c_void_p))[0]
+
+
+def logprob(one):
+    return (ctypes.string_at(text_of(one, _api.tandem_token_logprob), one.text_bytes) if one.text_bytes else b"", one.logprob)
+
+
+def news_text(news):
+    return text_of(news, _api.tandem_npc_news)

@@ -86,6 +86,11 @@ static tandem_status fill_reply(tandem_session *s, void *out)
     return tandem_npc_get_reply(npc, 0, out);
 }
 
+static tandem_status fill_token(tandem_session *s, void *out)
+{
+    return tell(s, tandem_npc_get_token(npc, 0, 0, out));
+}
+
 static tandem_status create_embedder(tandem_session *s, const void *given)
 {
     tandem_embedder *made;
@@ -166,12 +171,13 @@ static void test_npc_out(void **state)
     tandem_session *s = begin();
 
     (void)state;
-    assert_int_equal(say(s, &TANDEM_INIT(tandem_say, .text = "a", .most_tokens = 1)), TANDEM_OK);
+    assert_int_equal(say(s, &TANDEM_INIT(tandem_say, .text = "a", .most_tokens = 1, .logprobs = 1, .top_logprobs = 3)), TANDEM_OK);
     out_of(s, sizeof(tandem_language_info), 8, fill_info, TANDEM_OK);
     out_of(s, sizeof(tandem_language_spent), 8, fill_spent, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_news), 8, fill_news, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_news), 8, fill_news_later, TANDEM_OK);
     out_of(s, sizeof(tandem_npc_reply), 8, fill_reply, TANDEM_OK);
+    out_of(s, sizeof(tandem_npc_token), 8, fill_token, TANDEM_OK);
     assert_int_equal(tandem_embedder_begin(embedder, "a"), TANDEM_OK);
     out_of(s, sizeof(tandem_embedding), 8, fill_embedding_later, TANDEM_OK);
     out_of(s, sizeof(tandem_embedding), 8, fill_embedding, TANDEM_OK);
