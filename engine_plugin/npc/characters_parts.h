@@ -46,8 +46,7 @@ struct tandem_npc {
     td_said said[TD_NPC_REPLIES];
     tandem_token_logprob tops[TD_LIKELY_TOPS]; /* that were asked for last */
 
-    char *grammar_text; /* that the matcher is for, and whether it is a schema */
-    bool is_schema;
+    char *grammar_text, *schema_text; /* that the matcher is for; NULL: there is none */
     td_grammar *grammar;
     td_matcher *matcher;
 

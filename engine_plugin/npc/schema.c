@@ -627,10 +627,11 @@ static void translate(translator *t, uint32_t schema)
     translate_typed(t, schema);
 }
 
-static void translate_all(translator *t)
+static void translate_all(translator *t, const char *root)
 {
     put(t, common_rules);
-    put(t, "root ::= ");
+    put(t, root);
+    put(t, " ::= ");
     put_rule(t, 0);
     put(t, "\n");
     while (t->todo_count && t->status == TANDEM_OK) {
@@ -642,8 +643,8 @@ static void translate_all(translator *t)
     }
 }
 
-tandem_status td_schema_to_grammar(const char *text, size_t bytes, char **grammar, char *why,
-                                   size_t why_bytes)
+tandem_status td_schema_to_grammar(const char *text, size_t bytes, const char *root, char **grammar,
+                                   char *why, size_t why_bytes)
 {
     translator t = {.why = why, .why_bytes = why_bytes};
 
@@ -654,7 +655,7 @@ tandem_status td_schema_to_grammar(const char *text, size_t bytes, char **gramma
     t.listed = calloc(t.json.count, sizeof *t.listed);
     t.todo = calloc(t.json.count, sizeof *t.todo);
     if (t.listed && t.todo)
-        translate_all(&t);
+        translate_all(&t, root);
     else
         t.status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a grammar");
     free(t.listed);

@@ -324,7 +324,7 @@ static int read_grammar(const arguments *a, td_grammar **out)
 
     if (!text)
         return tool_fail("generate", "%s '%s': %s", option, path, strerror(errno));
-    tandem_status status = a->schema ? td_schema_to_grammar(text, bytes, &translated, why, sizeof why) : TANDEM_OK;
+    tandem_status status = a->schema ? td_schema_to_grammar(text, bytes, "root", &translated, why, sizeof why) : TANDEM_OK;
     if (status == TANDEM_OK && translated)
         status = td_grammar_create(translated, strlen(translated), out, why, sizeof why);
     else if (status == TANDEM_OK)

@@ -136,7 +136,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(exact, choices + data[1], bytes);
     if (!(data[0] & HOW_SCHEMA)) {
         check_grammar(exact, bytes, choices, data[1]);
-    } else if (td_schema_to_grammar(exact, bytes, &grammar, why, sizeof why) == TANDEM_OK) {
+    } else if (td_schema_to_grammar(exact, bytes, "root", &grammar, why, sizeof why) == TANDEM_OK) {
         check_grammar(grammar, strlen(grammar), choices, data[1]);
     } else {
         must(!grammar && *why, "a refusal without its reason");

@@ -370,7 +370,7 @@ static char *schema_grammar(const char *schema)
 {
     char why[300] = "", *text;
 
-    if (td_schema_to_grammar(schema, strlen(schema), &text, why, sizeof why) != TANDEM_OK)
+    if (td_schema_to_grammar(schema, strlen(schema), "root", &text, why, sizeof why) != TANDEM_OK)
         fail_msg("%s\n%s", why, schema);
     return text;
 }
@@ -466,7 +466,7 @@ static void test_schema_refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[300] = "", *text;
 
-        assert_int_equal(td_schema_to_grammar(cases[i].schema, strlen(cases[i].schema), &text, why,
+        assert_int_equal(td_schema_to_grammar(cases[i].schema, strlen(cases[i].schema), "root", &text, why,
                                               sizeof why),
                          cases[i].status);
         assert_null(text);

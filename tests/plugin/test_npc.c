@@ -249,6 +249,12 @@ static void test_grammar(void **state)
         td_json_free(&json);
         free(text);
     }
+    for (int i = 0; i < 2; i++) { /* words, then an action; once more, with another one */
+        text = answer(npc, &TANDEM_INIT(tandem_say, .text = "Then?", .grammar = "root ::= [a-z]{5} \" \" json",
+                                        .json_schema = i ? "{\"const\": [7]}" : "{\"enum\": [[8]]}"), NULL);
+        assert_string_equal(text + 5, i ? " [7]" : " [8]");
+        free(text);
+    }
     text = answer(npc, &TANDEM_INIT(tandem_say, .text = "And?", .most_tokens = 3, .json_schema = "{\"const\": 12345}"), &news);
     assert_string_equal(text, "123");
     assert_int_equal(news.end, TANDEM_REPLY_FULL);
@@ -582,7 +588,12 @@ static void test_refusals(void **state)
         {TANDEM_INIT(tandem_say, .text = "a", .grammar = "root ::= x"), TANDEM_ERROR_ARG, "say.grammar: line 1: 'x' is defined nowhere"},
         {TANDEM_INIT(tandem_say, .text = "a", .json_schema = "{\"pattern\": 1}"), TANDEM_ERROR_UNSUPPORTED,
          "say.json_schema: schema at #/pattern"},
-        {TANDEM_INIT(tandem_say, .text = "a", .grammar = "x", .json_schema = "{}"), TANDEM_ERROR_ARG, "go alone"},
+        {TANDEM_INIT(tandem_say, .text = "a", .grammar = "root ::= json\nx", .json_schema = "{}"), TANDEM_ERROR_ARG,
+         "say.grammar: line 2"},
+        {TANDEM_INIT(tandem_say, .text = "a", .grammar = "root ::= space\nspace ::= [ ]", .json_schema = "{}"), TANDEM_ERROR_ARG,
+         "'space'"},
+        {TANDEM_INIT(tandem_say, .text = "a", .grammar = "root ::= json", .json_schema = "{\"pattern\": 1}"),
+         TANDEM_ERROR_UNSUPPORTED, "say.json_schema: schema at #/pattern"},
         {TANDEM_INIT(tandem_say, .text = "a", .replies = 17), TANDEM_ERROR_ARG, "say.replies is 17; at most 16"},
         {TANDEM_INIT(tandem_say, .text = "a", .stop_count = 1), TANDEM_ERROR_ARG, "say.stops is NULL"},
         {TANDEM_INIT(tandem_say, .text = "a", .stop_count = 1, .stops = stops), TANDEM_ERROR_ARG, "say.stops[0] is empty"},

@@ -148,7 +148,7 @@ static void test_masks(void **state)
     td_matcher *m;
 
     (void)state;
-    assert_int_equal(td_schema_to_grammar(schema, sizeof schema - 1, &text, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_schema_to_grammar(schema, sizeof schema - 1, "root", &text, why, sizeof why), TANDEM_OK);
     assert_int_equal(td_grammar_create(text, strlen(text), &grammar, why, sizeof why), TANDEM_OK);
     assert_int_equal(td_token_tree_create(tokenizer, &tree), TANDEM_OK);
     assert_int_equal(td_matcher_create(grammar, tree, &m, why, sizeof why), TANDEM_OK);

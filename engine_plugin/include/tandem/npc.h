@@ -179,7 +179,8 @@ typedef struct tandem_say {
     uint32_t stop_count;
     uint32_t replies;        /* so many, one after the other, of which one is chosen; 0: 1; at most 16 */
     const char *grammar;     /* what a reply must be, in GBNF; NULL: */
-    const char *json_schema; /* or JSON of this schema; NULL: any text */
+    const char *json_schema; /* or JSON of this schema; NULL: any text. With both a rule of the grammar, `json`, is that JSON, as in
+                                "root ::= [^{]+ json", who speaks and then acts; names of further rules are in npc/schema.h */
     /* Called by tandem_npc_poll() and _wait() with what a reply gained, as they return it; it may call tandem_npc_cancel()
      * and nothing else of this character. */
     void (*on_text)(void *user, uint32_t reply, const char *text, size_t bytes);
