@@ -226,8 +226,7 @@ static void read_prompt(reader *r)
 /* What is known and is not here. */
 static void refuse_what_lacks(reader *r)
 {
-    static const char *const lacks[] = {"tools", "functions", "logprobs", "top_logprobs",
-                                        "echo",  "suffix",    "audio"};
+    static const char *const lacks[] = {"tools", "functions", "echo", "suffix", "audio"};
 
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
         const json_t *value = serve_member(r, lacks[i]);
@@ -274,6 +273,7 @@ static void read_all(reader *r)
     read_sampling(r);
     read_stops(r);
     read_format(r);
+    serve_read_logprobs(r);
     if (chat)
         read_messages(r);
     else

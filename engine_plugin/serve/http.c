@@ -78,6 +78,18 @@ static enum MHD_Result refuse(server *s, struct MHD_Connection *c, unsigned stat
     return refuse_param(s, c, status, what, NULL);
 }
 
+/* A stream is kept no longer than its client needs to read it. */
+static void forget_sent(exchange *e)
+{
+    const size_t left = e->out.bytes - e->sent;
+
+    if (e->sent < BLOCK_BYTES || e->sent < left)
+        return;
+    memmove(e->out.text, e->out.text + e->sent, left);
+    e->out.bytes = left;
+    e->sent = 0;
+}
+
 /* More of a stream; its connection is suspended until there is some. */
 static ssize_t read_stream(void *user, uint64_t position, char *to, size_t room)
 {
@@ -96,6 +108,7 @@ static ssize_t read_stream(void *user, uint64_t position, char *to, size_t room)
     else
         serve_suspend_locked(e);
     e->sent += count > 0 ? (size_t)count : 0;
+    forget_sent(e);
     pthread_mutex_unlock(&s->lock);
     return count;
 }

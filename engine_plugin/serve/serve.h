@@ -6,6 +6,7 @@
  *   http.c      connections: what is asked, by whom, and how answers leave
  *   slots.c     characters, and whose turn it is
  *   exchange.c  what goes from one to the other
+ *   logprobs.c  how likely tokens were
  *   embed.c     texts that become vectors
  *   read.c      members of JSON, checked
  *   ask.c       a request's JSON, by these
@@ -26,7 +27,11 @@
 #include "interop/os/thread.h"
 #include "tandem/npc.h"
 
-enum { SERVE_BODY_BYTES = 1 << 20 /* of a request, at most */, SERVE_WHY_BYTES = 600 };
+enum {
+    SERVE_BODY_BYTES = 1 << 20,   /* of a request, at most */
+    SERVE_BEHIND_BYTES = 4 << 20, /* of a stream, that its client has not read */
+    SERVE_WHY_BYTES = 600
+};
 
 typedef struct serve_options {
     const char *model, *listen, *token; /* token: NULL, none is asked for */
@@ -90,8 +95,9 @@ uint32_t serve_read_count(serve_reader *r, const char *name, uint32_t otherwise,
 bool serve_read_flag(serve_reader *r, const char *name, bool otherwise);
 const char *serve_read_text(serve_reader *r, const char *name);
 
-/* embed.c */
+/* embed.c; logprobs.c: behind all else that `say` has. */
 void serve_read_embed(serve_reader *r);
+void serve_read_logprobs(serve_reader *r);
 
 /* --- What is answered --- */
 
@@ -100,6 +106,12 @@ typedef struct serve_text {
     char *text;
     size_t bytes, room;
 } serve_text;
+
+/* How much of a stream's reply. */
+typedef struct serve_told {
+    bool begun;
+    uint32_t reply, tokens;
+} serve_told;
 
 typedef struct exchange {
     struct MHD_Connection *connection; /* NULL: it is gone */
@@ -111,6 +123,7 @@ typedef struct exchange {
     serve_text out;
     size_t sent;
     uint32_t embedded, tokens; /* inputs so far */
+    serve_told told;
     bool done;      /* nothing will be added to `out` */
     uint32_t users; /* connection, queue or slot */
     char id[40];
@@ -124,9 +137,12 @@ void serve_tell_error(serve_text *to, unsigned status, const char *what, const c
 void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t replies,
                       const tandem_npc_news *last);
 /* More of a stream: a reply's text, or its end. */
-void serve_tell_part(exchange *e, const char *model, const tandem_npc_news *news);
+void serve_tell_part(exchange *e, const char *model, tandem_npc *npc, const tandem_npc_news *news);
 /* A stream's end. */
 void serve_tell_end(exchange *e, const char *model, const tandem_npc_news *last, uint32_t tokens);
+/* logprobs.c: of a reply's tokens from *from on those whose text is shown, behind which it is then;
+ * null where it was not asked. */
+json_t *serve_logprobs(const exchange *e, tandem_npc *npc, uint32_t index, uint32_t *from);
 void serve_tell_models(serve_text *to, const char *model, int64_t created);
 void serve_tell_model(serve_text *to, const char *model, int64_t created);
 /* embed.c: one more input's vector; and what comes behind the last one. */

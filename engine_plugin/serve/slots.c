@@ -214,13 +214,16 @@ static void take_turn(server *s, slot *l)
     count_locked(s, l, &news);
     if (serve_is_gone_locked(e)) {
         give_up_locked(s, l);
+    } else if (e->ask.stream && e->out.bytes - e->sent > SERVE_BEHIND_BYTES) {
+        refuse_locked(e, MHD_HTTP_SERVICE_UNAVAILABLE, "the client has not read what was said");
+        give_up_locked(s, l);
     } else if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY) {
         s->counts.failed++;
         refuse_locked(e, http_status(status), why);
         leave_locked(l);
     } else {
         if (e->ask.stream && (news.text_bytes || news.end)) {
-            serve_tell_part(e, s->model, &news);
+            serve_tell_part(e, s->model, l->npc, &news);
             serve_wake_locked(e);
         }
         if (news.state == TANDEM_NPC_IDLE)

@@ -69,34 +69,35 @@ static json_t *reason_of(uint32_t end)
                                       : json_string("stop");
 }
 
-static json_t *usage_of(uint32_t prompt, uint32_t reply)
+static json_t *usage_of(const tandem_npc_news *last, uint32_t reply)
 {
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
-                     (json_int_t)reply, "total_tokens", (json_int_t)prompt + reply);
+    const json_int_t prompt = last->prompt_tokens, cached = prompt - last->read_tokens;
+
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens",
+                     (json_int_t)reply, "total_tokens", prompt + reply, "prompt_tokens_details",
+                     "cached_tokens", cached > 0 ? cached : 0);
 }
 
 static json_t *envelope(const exchange *e, const char *model, json_t *choices)
 {
     const char *object = e->ask.kind != SERVE_CHAT ? "text_completion"
-                         : e->ask.stream ? "chat.completion.chunk"
-                                         : "chat.completion";
+                         : e->ask.stream           ? "chat.completion.chunk"
+                                                   : "chat.completion";
 
     return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", e->id, "object", object, "created",
                      (json_int_t)e->created, "model", model, "choices", choices);
 }
 
-/* What is said, under `name` in a chat. */
-static void set_text(json_t *choice, const exchange *e, const char *name, const char *text,
-                     uint64_t bytes)
+/* What is said, in a chat as `name`, which it takes. */
+static json_t *choice_of(const exchange *e, uint32_t index, const char *name, json_t *said,
+                         uint32_t end, json_t *logprobs)
 {
-    json_t *said = json_stringn(text, bytes);
-
-    if (e->ask.kind == SERVE_CHAT)
-        json_object_set_new(choice, name,
-                            json_pack("{s:s, s:o}", "role", "assistant", "content", said));
-    else
-        json_object_set_new(choice, "text", said);
+    return json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index,
+                     e->ask.kind == SERVE_CHAT ? name : "text", said, "logprobs", logprobs,
+                     "finish_reason", reason_of(end));
 }
+
+/* --- Whole answers --- */
 
 void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t replies,
                       const tandem_npc_news *last)
@@ -106,20 +107,23 @@ void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t 
 
     for (uint32_t i = 0; i < replies; i++) {
         tandem_npc_reply reply = TANDEM_INIT(tandem_npc_reply);
-        json_t *choice;
+        uint32_t first = 0;
 
         if (tandem_npc_get_reply(npc, i, &reply) != TANDEM_OK)
             break;
+        json_t *said = json_stringn(reply.text, reply.text_bytes);
+        if (e->ask.kind == SERVE_CHAT)
+            said = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", said, "refusal");
         tokens += reply.tokens;
-        choice = json_pack("{s:i, s:o, s:n}", "index", (int)i, "finish_reason",
-                           reason_of(reply.end), "logprobs");
-        set_text(choice, e, "message", reply.text, reply.text_bytes);
-        json_array_append_new(choices, choice);
+        json_array_append_new(choices, choice_of(e, i, "message", said, reply.end,
+                                                 serve_logprobs(e, npc, i, &first)));
     }
     whole = envelope(e, model, choices);
-    json_object_set_new(whole, "usage", usage_of(last->prompt_tokens, tokens));
+    json_object_set_new(whole, "usage", usage_of(last, tokens));
     serve_put_json(&e->out, whole);
 }
+
+/* --- Streams --- */
 
 static void put_event(exchange *e, json_t *json)
 {
@@ -128,13 +132,41 @@ static void put_event(exchange *e, json_t *json)
     serve_put(&e->out, "\n\n", 2);
 }
 
-void serve_tell_part(exchange *e, const char *model, const tandem_npc_news *news)
+static void put_choice(exchange *e, const char *model, json_t *choice)
 {
-    json_t *choice = json_pack("{s:i, s:o, s:n}", "index", (int)news->reply, "finish_reason",
-                               reason_of(news->end), "logprobs");
+    json_t *chunk = envelope(e, model, json_pack("[o]", choice));
 
-    set_text(choice, e, "delta", news->text, news->text_bytes);
-    put_event(e, envelope(e, model, json_pack("[o]", choice)));
+    if (e->ask.usage) /* which the last one has */
+        json_object_set_new(chunk, "usage", json_null());
+    put_event(e, chunk);
+}
+
+/* As OpenAI's: first who speaks, then what, and why it ends by itself. */
+void serve_tell_part(exchange *e, const char *model, tandem_npc *npc, const tandem_npc_news *news)
+{
+    const bool chat = e->ask.kind == SERVE_CHAT;
+    serve_told *told = &e->told;
+
+    if (!told->begun || told->reply != news->reply) {
+        *told = (serve_told){.begun = true, .reply = news->reply};
+        if (chat)
+            put_choice(e, model,
+                       choice_of(e, news->reply, "delta",
+                                 json_pack("{s:s, s:s, s:n}", "role", "assistant", "content", "",
+                                           "refusal"),
+                                 TANDEM_REPLY_OPEN, json_null()));
+    }
+    if (news->text_bytes) {
+        json_t *said = json_stringn(news->text, news->text_bytes);
+
+        put_choice(e, model,
+                   choice_of(e, news->reply, "delta", chat ? json_pack("{s:o}", "content", said) : said,
+                             TANDEM_REPLY_OPEN, serve_logprobs(e, npc, news->reply, &told->tokens)));
+    }
+    if (news->end)
+        put_choice(e, model,
+                   choice_of(e, news->reply, "delta", chat ? json_object() : json_string(""),
+                             news->end, json_null()));
 }
 
 void serve_tell_end(exchange *e, const char *model, const tandem_npc_news *last, uint32_t tokens)
@@ -142,7 +174,7 @@ void serve_tell_end(exchange *e, const char *model, const tandem_npc_news *last,
     if (e->ask.usage) {
         json_t *whole = envelope(e, model, json_array());
 
-        json_object_set_new(whole, "usage", usage_of(last->prompt_tokens, tokens));
+        json_object_set_new(whole, "usage", usage_of(last, tokens));
         put_event(e, whole);
     }
     serve_put(&e->out, "data: [DONE]\n\n", 14);

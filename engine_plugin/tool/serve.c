@@ -33,8 +33,8 @@ const char *const tool_serve_help =
     "\n"
     "  POST /v1/chat/completions   messages, temperature, top_p, max_tokens, n, stop, seed, stream,\n"
     "                              stream_options, presence_penalty, frequency_penalty, logit_bias,\n"
-    "                              response_format (json_object, json_schema), user, prompt_cache_key;\n"
-    "                              and top_k, min_p, typical_p, repetition_penalty, grammar (GBNF)\n"
+    "                              response_format (json_object, json_schema), logprobs, top_logprobs,\n"
+    "                              user, prompt_cache_key; and top_k, min_p, typical_p, repetition_penalty, grammar (GBNF)\n"
     "  POST /v1/completions        prompt, and the same\n"
     "  POST /v1/embeddings         input, encoding_format: vectors by the model itself, one text at a time;\n"
     "                              not with --socket\n"
@@ -43,8 +43,8 @@ const char *const tool_serve_help =
     "A `prompt_cache_key`, or else a `user`, keeps a slot while there are enough: of a dialogue that\n"
     "goes on only what is new is read.\n"
     "Where a dialogue is longer than the context, its oldest messages are left out, but system messages\n"
-    "that it begins with. A body has at most 1 MiB. A client that goes away ends its answer. Without a\n"
-    "token, requests of pages in browsers are refused.\n";
+    "that it begins with. A body has at most 1 MiB. A client that goes away ends its answer, as does one\n"
+    "that leaves 4 MiB of it unread. Without a token, requests of pages in browsers are refused.\n";
 /* clang-format on */
 
 int tool_serve(int argc, char **argv)

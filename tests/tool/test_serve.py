@@ -9,6 +9,7 @@ The client is fetched from PyPI into the build folder; without it what needs it 
 import concurrent.futures
 import http.client
 import json
+import math
 import os
 import pathlib
 import resource
@@ -80,15 +81,20 @@ class Server:
         lines = self.ask("/metrics")[1].splitlines()
         return {line.split()[0].removeprefix("tandem_serve_"): int(line.split()[1]) for line in lines if line[0] != "#"}
 
-    def link(self, data=b""):
-        link = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE * limits.WALL)
+    def link(self, data=b"", room=None):
+        """room: bytes that the client's side keeps unread."""
+        link = socket.socket()
+        link.settimeout(PATIENCE * limits.WALL)
+        if room:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        link.connect(("127.0.0.1", self.port))
         link.sendall(data)
         return link
 
-    def stream(self, **more):
+    def stream(self, room=None, **more):
         """A socket on which an answer has begun."""
         body = json.dumps({"messages": [said()], "stream": True, **ENDLESS, **more}).encode()
-        link = self.link(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body)
+        link = self.link(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body, room)
         begun = b""
         while b"data: " not in begun:
             begun += link.recv(4096)
@@ -157,7 +163,13 @@ class Plain(unittest.TestCase):
                 (CHAT, messages | {"logit_bias": {"1": 101}}, "'logit_bias' is {\"1\":101}; it must"),
                 (CHAT, messages | {"logit_bias": {"999": 1}}, "biases[0] is 1 of token 999"),
                 (CHAT, messages | {"tools": [{}]}, "'tools' is [{}]; it is not supported"),
-                (CHAT, messages | {"logprobs": True}, "'logprobs' is true; it is not supported"),
+                (CHAT, messages | {"logprobs": 1}, "'logprobs' is 1; it must be true or false"),
+                (CHAT, messages | {"logprobs": True, "top_logprobs": 21}, "'top_logprobs' is 21; it must be a whole number from 0 to 20"),
+                (CHAT, messages | {"top_logprobs": 2}, "'top_logprobs' is 2; it is for 'logprobs' that is true"),
+                (CHAT, messages | {"logprobs": True, "top_logprobs": 20, "n": 16, "max_tokens": 900},
+                 "'logprobs' is true; with 16 replies of 900 tokens and 20 others it would have 302400 entries, of which 131072 are"),
+                (TEXT, {"prompt": "a", "logprobs": 6}, "'logprobs' is 6; it must be a whole number from 0 to 5"),
+                (TEXT, {"prompt": "a", "logprobs": True}, "'logprobs' is true; it must be"),
                 (CHAT, messages | {"response_format": {"type": "xml"}}, "'response_format' is {\"type\":\"xml\"}; it must be"),
                 (CHAT, messages | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "a"}}}},
                  "schema at #/pattern"),
@@ -330,7 +342,81 @@ class Answers(unittest.TestCase):
         with Server() as s:
             answer = s.ask(TEXT, {"prompt": "Once", "temperature": 0, "max_tokens": 5, "grammar": "root ::= \"abc\" [x] [y] [z]"})[1]
             self.assertEqual((answer["object"], answer["choices"][0]["text"]), ("text_completion", "abcxy"))
-            self.assertEqual(answer["usage"], {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9})
+            self.assertEqual(answer["usage"], {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9,
+                                               "prompt_tokens_details": {"cached_tokens": 0}})
+
+
+class Likely(unittest.TestCase):
+    """How likely tokens are is what `tandem logits` says; streams say the same as whole answers."""
+
+    def logits(self, tokens):
+        """Of each token on, the logarithm of each word's probability."""
+        out = pathlib.Path(FOLDER.name) / "logits.safetensors"
+        limits.run([TOOL, "logits", "--model", MODEL, "--tokens", ",".join(map(str, tokens)), "--out", out],
+                   check=True, capture_output=True, seconds=PATIENCE)
+        data = out.read_bytes()
+        size, = struct.unpack_from("<Q", data)
+        described = json.loads(data[8:8 + size])["logits"]
+        rows, words = described["shape"][-2:]
+        begin, end = described["data_offsets"]
+        values = struct.unpack(f"<{rows * words}f", data[8 + size + begin:8 + size + end])
+        found = []
+        for row in range(rows):
+            logits = values[row * words:(row + 1) * words]
+            most = max(logits)
+            total = most + math.log(sum(math.exp(x - most) for x in logits))
+            found.append([x - total for x in logits])
+        return found
+
+    def streamed(self, s, path, body):
+        lines = s.ask(path, body | {"stream": True})[1].split("\n\n")
+        self.assertEqual(lines[-2:], ["data: [DONE]", ""])
+        return [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines[:-2]]
+
+    def test_text(self):
+        prompt, body = "Once \u00fcp", {"prompt": "Once \u00fcp", "logprobs": 3, "temperature": 0.9, "seed": 4, "max_tokens": 12,
+                                       "grammar": 'root ::= "\u20ac" [a-z]+'}
+        with Server() as s:
+            whole = s.ask(TEXT, body)[1]["choices"][0]
+            told = whole["logprobs"]
+            raw = whole["text"].encode()
+            self.assertEqual(len(raw), 12)
+            self.assertEqual(told["tokens"], ["bytes:\\xe2", "bytes:\\x82", "bytes:\\xac"] + [chr(b) for b in raw[3:]])
+            self.assertEqual(told["text_offset"], [len(prompt)] * 3 + [len(prompt) + 1 + i for i in range(9)])
+            expected = self.logits(list(prompt.encode() + raw))[len(prompt.encode()) - 1:]
+            for token, likely, tops, row in zip(raw, told["token_logprobs"], told["top_logprobs"], expected):
+                self.assertAlmostEqual(likely, row[token], 4)
+                self.assertTrue(3 <= len(tops) <= 4)
+                for other, value in zip(sorted(tops.values(), reverse=True), sorted(row, reverse=True)[:3]):
+                    self.assertAlmostEqual(other, value, 4)
+            parts = self.streamed(s, TEXT, body)
+            self.assertEqual("".join(part["text"] for part in parts), whole["text"])
+            for name, values in told.items():
+                self.assertEqual(sum((part["logprobs"][name] for part in parts if part["logprobs"]), []), values)
+            without = s.ask(TEXT, body | {"logprobs": 0})[1]["choices"][0]["logprobs"]
+            self.assertEqual((without["top_logprobs"], without["token_logprobs"]), (None, told["token_logprobs"]))
+
+    def test_chat(self):
+        body = {"messages": [said()], "logprobs": True, "top_logprobs": 2, "temperature": 0, "max_tokens": 12, "n": 2,
+                "grammar": "root ::= [a-m]{4} [n-z]{8}", "stop": ["o", "p", "q", "r", "s", "t", "u", "v"]}
+        prompt = [256, *b"user\nHello.", 257, *b"\n", 256, *b"assistant\n"]
+        with Server() as s:
+            choices = s.ask(CHAT, body)[1]["choices"]
+            for choice in choices:
+                told, text = choice["logprobs"]["content"], choice["message"]["content"].encode()
+                self.assertEqual(bytes(b for one in told for b in one["bytes"]), text)  # without what stopped it
+                for one, row, byte in zip(told, self.logits(prompt + list(text))[len(prompt) - 1:], text):
+                    self.assertEqual(one["token"], chr(byte))
+                    self.assertAlmostEqual(one["logprob"], row[byte], 4)
+                    self.assertEqual(len(one["top_logprobs"]), 2)
+                    for top, value in zip(one["top_logprobs"], sorted(row, reverse=True)):
+                        self.assertAlmostEqual(top["logprob"], value, 4)
+            parts = self.streamed(s, CHAT, body)
+            for index, choice in enumerate(choices):
+                mine = [part for part in parts if part["index"] == index]
+                self.assertEqual(sum((part["logprobs"]["content"] for part in mine if part["logprobs"]), []), choice["logprobs"]["content"])
+                self.assertEqual("".join(part["delta"].get("content") or "" for part in mine), choice["message"]["content"])
+            self.assertIsNone(s.chat()["choices"][0]["logprobs"])
 
 
 class Crowds(unittest.TestCase):
@@ -410,6 +496,18 @@ class Crowds(unittest.TestCase):
                 link.close()
             s.until(slots_busy=0)
 
+    def test_readers_that_are_too_slow(self):
+        """What is not read is not kept without end."""
+        with Server("--slots", "1", "--timeout", "300") as s:
+            lazy = s.stream(room=4096, n=9, logprobs=True, top_logprobs=14, max_tokens=900)
+            s.until(cancelled_total=1, slots_busy=0)
+            said_so = b""
+            while not said_so.endswith(b"\r\n0\r\n\r\n"):  # then it may ask for something else
+                said_so = said_so[-4000:] + lazy.recv(1 << 20)
+            self.assertIn(b"the client has not read what was said", said_so)
+            lazy.close()
+            self.assertEqual(s.chat()["usage"]["completion_tokens"], 8)
+
     def test_many(self):
         many = 500
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -481,6 +579,13 @@ class Client(unittest.TestCase):
             parts = list(stream)
             text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
             self.assertEqual(text, whole.choices[0].message.content)
+            self.assertEqual([part.choices[0].delta.role for part in parts if part.choices], ["assistant"] + [None] * (len(parts) - 2))
+            self.assertEqual([part.usage for part in parts[:-1]], [None] * (len(parts) - 1))
+            ends = asked | {"extra_body": {"grammar": "root ::= [a-z]{9}"}}
+            with client.chat.completions.stream(**ends) as stream:  # which puts the parts together itself
+                put_together = stream.get_final_completion().choices[0]
+            self.assertEqual((put_together.finish_reason, put_together.message.role), ("stop", "assistant"))
+            self.assertEqual(put_together.message.content, client.chat.completions.create(**ends).choices[0].message.content)
             self.assertEqual(parts[-1].usage.completion_tokens, 20)
             action = client.chat.completions.create(
                 model="tiny", messages=[said()], response_format={"type": "json_schema", "json_schema": {
