@@ -12,7 +12,7 @@
 
 #include "engine_plugin/serve/serve.h"
 
-enum { MOST_STOPS = 16, MOST_TURNS = 4096, MOST_BIASES = 1024, MOST_TOKENS = 1 << 20 };
+enum { MOST_STOPS = 16, MOST_BIASES = 1024, MOST_TOKENS = 1 << 20 };
 
 typedef serve_reader reader;
 
@@ -129,86 +129,7 @@ static void read_format(reader *r)
     r->ask->say.json_schema = r->ask->schema;
 }
 
-/* --- Messages --- */
-
-static bool find_role(const char *name, uint32_t *role)
-{
-    static const struct {
-        const char *name;
-        uint32_t role;
-    } roles[] = {{"system", TANDEM_ROLE_SYSTEM},
-                 {"developer", TANDEM_ROLE_SYSTEM},
-                 {"user", TANDEM_ROLE_USER},
-                 {"assistant", TANDEM_ROLE_NPC}};
-
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(roles[i].name, name)) {
-            *role = roles[i].role;
-            return true;
-        }
-    return false;
-}
-
-/* A text, or parts of one, which become one. */
-static const char *read_content(reader *r, json_t *message)
-{
-    json_t *content = json_object_get(message, "content"), *part;
-    serve_text whole = {0};
-    size_t i;
-
-    if (!json_is_array(content))
-        return json_string_value(content);
-    json_array_foreach(content, i, part)
-    {
-        const json_t *piece = json_object_get(part, "text");
-
-        if (!json_is_string(piece)) {
-            free(whole.text);
-            return NULL;
-        }
-        serve_put(&whole, json_string_value(piece), json_string_length(piece));
-    }
-    content = json_stringn(whole.text ? whole.text : "", whole.bytes);
-    free(whole.text);
-    if (!content || json_object_set_new(message, "content", content))
-        serve_refuse_memory(r, "messages");
-    return json_string_value(json_object_get(message, "content"));
-}
-
-static void read_messages(reader *r)
-{
-    json_t *messages = serve_member(r, "messages"), *message;
-    size_t i;
-
-    if (!json_is_array(messages) || !json_array_size(messages) ||
-        json_array_size(messages) > MOST_TURNS) {
-        serve_refuse(r, "messages", messages, "it must be a list of 1 to %d", MOST_TURNS);
-        return;
-    }
-    r->ask->turns = calloc(json_array_size(messages), sizeof *r->ask->turns);
-    if (!r->ask->turns)
-        serve_refuse_memory(r, "messages");
-    json_array_foreach(messages, i, message)
-    {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        char name[40];
-        uint32_t of = 0;
-
-        if (!r->ok)
-            return;
-        snprintf(name, sizeof name, "messages[%zu].role", i);
-        if (!role || !find_role(role, &of))
-            serve_refuse(r, name, json_object_get(message, "role"),
-                         "it must be system, developer, user or assistant");
-        const char *content = r->ok ? read_content(r, message) : NULL;
-        snprintf(name, sizeof name, "messages[%zu].content", i);
-        if (!content)
-            serve_refuse(r, name, json_object_get(message, "content"),
-                         "it must be a string, or parts of type text");
-        r->ask->turns[i] = TANDEM_INIT(tandem_turn, .role = of, .text = content);
-        r->ask->turn_count = (uint32_t)i + 1;
-    }
-}
+/* --- The whole --- */
 
 static void read_prompt(reader *r)
 {
@@ -221,12 +142,10 @@ static void read_prompt(reader *r)
     r->ask->prompt = r->ask->say.text = json_string_value(prompt);
 }
 
-/* --- The whole --- */
-
 /* What is known and is not here. */
 static void refuse_what_lacks(reader *r)
 {
-    static const char *const lacks[] = {"tools", "functions", "echo", "suffix", "audio"};
+    static const char *const lacks[] = {"functions", "function_call", "echo", "suffix", "audio"};
 
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
         const json_t *value = serve_member(r, lacks[i]);
@@ -275,7 +194,9 @@ static void read_all(reader *r)
     read_format(r);
     serve_read_logprobs(r);
     if (chat)
-        read_messages(r);
+        serve_read_tools(r);
+    if (chat)
+        serve_read_messages(r);
     else
         read_prompt(r);
 }
@@ -307,5 +228,8 @@ void serve_ask_free(serve_ask *ask)
     free(ask->bias_tokens);
     free(ask->biases);
     free(ask->schema);
+    free(ask->grammar.text);
+    free(ask->told_tools.text);
+    json_decref(ask->texts);
     *ask = (serve_ask){0};
 }

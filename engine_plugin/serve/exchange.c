@@ -29,6 +29,7 @@ void serve_release_locked(exchange *e)
     serve_ask_free(&e->ask);
     free(e->body.text);
     free(e->out.text);
+    free(e->told.calls.held.text);
     free(e);
 }
 

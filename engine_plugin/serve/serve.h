@@ -6,11 +6,15 @@
  *   http.c      connections: what is asked, by whom, and how answers leave
  *   slots.c     characters, and whose turn it is
  *   exchange.c  what goes from one to the other
+ *   messages.c  those of a chat
+ *   tools.c     functions that an answer may call
+ *   calls.c     calls in what is said
  *   logprobs.c  how likely tokens were
  *   embed.c     texts that become vectors
  *   read.c      members of JSON, checked
  *   ask.c       a request's JSON, by these
  *   tell.c      an answer's JSON
+ *   text.c      texts that grow
  *
  * Two threads: libmicrohttpd's has the connections, the other one the characters. What is between
  * them are exchanges, under one lock: a connection whose answer is not there yet is suspended.
@@ -39,6 +43,21 @@ typedef struct serve_options {
     uint32_t slots, queue, connections, timeout_s, context;
 } serve_options;
 
+/* As models write a call, its JSON on a line of its own. */
+#define SERVE_CALL_BEGINS "<tool_call>"
+#define SERVE_CALL_ENDS "</tool_call>"
+enum { SERVE_ID_BYTES = 40 };
+
+/* Grows as it is written to. */
+typedef struct serve_text {
+    char *text;
+    size_t bytes, room;
+} serve_text;
+
+/* text.c */
+void serve_put(serve_text *to, const char *text, size_t bytes);
+void serve_put_json(serve_text *to, json_t *json); /* which it takes */
+
 /* --- What is asked --- */
 
 typedef enum serve_kind {
@@ -65,6 +84,9 @@ typedef struct serve_ask {
     uint32_t *bias_tokens;
     float *biases;
     char *schema; /* as a text */
+    serve_text grammar, told_tools; /* of functions: what a reply is, and what is said of them */
+    bool calls;                     /* they may be called */
+    json_t *texts;                  /* that are not in `root` as they are */
     tandem_say say;
 } serve_ask;
 
@@ -95,22 +117,40 @@ uint32_t serve_read_count(serve_reader *r, const char *name, uint32_t otherwise,
 bool serve_read_flag(serve_reader *r, const char *name, bool otherwise);
 const char *serve_read_text(serve_reader *r, const char *name);
 
-/* embed.c; logprobs.c: behind all else that `say` has. */
+/* tools.c: behind response_format; messages.c: behind tools; embed.c; logprobs.c: behind all else that `say` has. */
+void serve_read_tools(serve_reader *r);
+void serve_read_messages(serve_reader *r);
 void serve_read_embed(serve_reader *r);
 void serve_read_logprobs(serve_reader *r);
 
 /* --- What is answered --- */
 
-/* Grows as it is written to. */
-typedef struct serve_text {
-    char *text;
-    size_t bytes, room;
-} serve_text;
+/* Where a reply is that may have calls. Begins as zeros; freed by serve_calls_begin(). */
+typedef struct serve_calls {
+    serve_text held; /* what is not known yet to be text or a call */
+    char id[SERVE_ID_BYTES];
+    uint32_t reply, count; /* count: of calls that have begun */
+    int state, depth;
+    bool in_string, escaped;
+} serve_calls;
+
+/* What came of some text of it. */
+typedef struct serve_said {
+    serve_text content;
+    json_t *calls; /* [{index, id, type, function: {name, arguments}}], of one that goes on index and
+                      arguments alone */
+} serve_said;
+
+/* id: the answer's, of which those of calls are made. add: the reply goes on, or ends with that. */
+void serve_calls_begin(serve_calls *c, const char *id, uint32_t reply);
+void serve_calls_add(serve_calls *c, const char *text, size_t bytes, bool ends, serve_said *to);
+void serve_said_free(serve_said *said);
 
 /* How much of a stream's reply. */
 typedef struct serve_told {
     bool begun;
     uint32_t reply, tokens;
+    serve_calls calls;
 } serve_told;
 
 typedef struct exchange {
@@ -126,7 +166,7 @@ typedef struct exchange {
     serve_told told;
     bool done;      /* nothing will be added to `out` */
     uint32_t users; /* connection, queue or slot */
-    char id[40];
+    char id[SERVE_ID_BYTES];
     int64_t created;
     struct exchange *next; /* in the queue */
 } exchange;
@@ -148,9 +188,6 @@ void serve_tell_model(serve_text *to, const char *model, int64_t created);
 /* embed.c: one more input's vector; and what comes behind the last one. */
 void serve_tell_embedding(exchange *e, const tandem_embedding *embedding);
 void serve_tell_embedded(exchange *e, const char *model);
-
-void serve_put(serve_text *to, const char *text, size_t bytes);
-void serve_put_json(serve_text *to, json_t *json); /* which it takes */
 
 /* --- The server --- */
 

@@ -6,34 +6,6 @@
 
 #include "engine_plugin/serve/serve.h"
 
-/* What has no memory is left out: an answer that is cut is no JSON, and no client takes it for it. */
-void serve_put(serve_text *to, const char *text, size_t bytes)
-{
-    if (to->bytes + bytes + 1 > to->room) {
-        const size_t room = 2 * (to->bytes + bytes) + 256;
-        char *more = realloc(to->text, room);
-
-        if (!more)
-            return;
-        to->text = more;
-        to->room = room;
-    }
-    if (bytes)
-        memcpy(to->text + to->bytes, text, bytes);
-    to->bytes += bytes;
-    to->text[to->bytes] = 0;
-}
-
-void serve_put_json(serve_text *to, json_t *json)
-{
-    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-
-    if (text)
-        serve_put(to, text, strlen(text));
-    free(text);
-    json_decref(json);
-}
-
 void serve_tell_error(serve_text *to, unsigned status, const char *what, const char *param)
 {
     const char *type = status == MHD_HTTP_UNAUTHORIZED ? "authentication_error"
@@ -62,10 +34,11 @@ void serve_tell_models(serve_text *to, const char *model, int64_t created)
 }
 
 /* null while it goes on. */
-static json_t *reason_of(uint32_t end)
+static json_t *reason_of(uint32_t end, uint32_t calls)
 {
     return end == TANDEM_REPLY_OPEN   ? json_null()
            : end == TANDEM_REPLY_FULL ? json_string("length")
+           : calls                    ? json_string("tool_calls")
                                       : json_string("stop");
 }
 
@@ -90,14 +63,42 @@ static json_t *envelope(const exchange *e, const char *model, json_t *choices)
 
 /* What is said, in a chat as `name`, which it takes. */
 static json_t *choice_of(const exchange *e, uint32_t index, const char *name, json_t *said,
-                         uint32_t end, json_t *logprobs)
+                         json_t *reason, json_t *logprobs)
 {
     return json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index,
                      e->ask.kind == SERVE_CHAT ? name : "text", said, "logprobs", logprobs,
-                     "finish_reason", reason_of(end));
+                     "finish_reason", reason);
 }
 
 /* --- Whole answers --- */
+
+/* A message, with its calls; *calls: how many. */
+static json_t *message_of(const exchange *e, uint32_t index, const tandem_npc_reply *reply,
+                          uint32_t *calls)
+{
+    serve_calls parts = {0};
+    serve_said said;
+    json_t *message, *call;
+    size_t i;
+
+    if (!e->ask.calls)
+        return json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                         json_stringn(reply->text, reply->text_bytes), "refusal");
+    serve_calls_begin(&parts, e->id, index);
+    serve_calls_add(&parts, reply->text, reply->text_bytes, true, &said);
+    *calls = parts.count;
+    message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                        said.content.bytes || !*calls
+                            ? json_stringn(said.content.text ? said.content.text : "", said.content.bytes)
+                            : json_null(),
+                        "refusal");
+    json_array_foreach(said.calls, i, call) json_object_del(call, "index");
+    if (*calls)
+        json_object_set(message, "tool_calls", said.calls);
+    serve_said_free(&said);
+    free(parts.held.text);
+    return message;
+}
 
 void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t replies,
                       const tandem_npc_news *last)
@@ -107,15 +108,14 @@ void serve_tell_whole(exchange *e, const char *model, tandem_npc *npc, uint32_t 
 
     for (uint32_t i = 0; i < replies; i++) {
         tandem_npc_reply reply = TANDEM_INIT(tandem_npc_reply);
-        uint32_t first = 0;
+        uint32_t first = 0, calls = 0;
 
         if (tandem_npc_get_reply(npc, i, &reply) != TANDEM_OK)
             break;
-        json_t *said = json_stringn(reply.text, reply.text_bytes);
-        if (e->ask.kind == SERVE_CHAT)
-            said = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", said, "refusal");
+        json_t *said = e->ask.kind == SERVE_CHAT ? message_of(e, i, &reply, &calls)
+                                                 : json_stringn(reply.text, reply.text_bytes);
         tokens += reply.tokens;
-        json_array_append_new(choices, choice_of(e, i, "message", said, reply.end,
+        json_array_append_new(choices, choice_of(e, i, "message", said, reason_of(reply.end, calls),
                                                  serve_logprobs(e, npc, i, &first)));
     }
     whole = envelope(e, model, choices);
@@ -141,32 +141,67 @@ static void put_choice(exchange *e, const char *model, json_t *choice)
     put_event(e, chunk);
 }
 
-/* As OpenAI's: first who speaks, then what, and why it ends by itself. */
+static void put_part(exchange *e, const char *model, uint32_t index, json_t *said, json_t *logprobs)
+{
+    put_choice(e, model, choice_of(e, index, "delta", said, json_null(), logprobs));
+}
+
+/* As OpenAI's: first who speaks. */
+static void begin_told(exchange *e, const char *model, uint32_t reply)
+{
+    serve_told *told = &e->told;
+
+    serve_calls_begin(&told->calls, e->id, reply);
+    told->begun = true;
+    told->reply = reply;
+    told->tokens = 0;
+    if (e->ask.kind == SERVE_CHAT)
+        put_part(e, model, reply,
+                 json_pack("{s:s, s:s, s:n}", "role", "assistant", "content", "", "refusal"),
+                 json_null());
+}
+
+/* What a chat has gained: text, calls or neither; NULL: nothing. */
+static json_t *delta_of(exchange *e, const tandem_npc_news *news)
+{
+    serve_said said;
+    json_t *delta;
+
+    if (!e->ask.calls)
+        return news->text_bytes
+                   ? json_pack("{s:o}", "content", json_stringn(news->text, news->text_bytes))
+                   : NULL;
+    serve_calls_add(&e->told.calls, news->text, news->text_bytes, news->end != 0, &said);
+    delta = json_object();
+    if (said.content.bytes)
+        json_object_set_new(delta, "content", json_stringn(said.content.text, said.content.bytes));
+    if (json_array_size(said.calls))
+        json_object_set(delta, "tool_calls", said.calls);
+    serve_said_free(&said);
+    if (json_object_size(delta) || (e->ask.say.logprobs && news->text_bytes))
+        return delta;
+    json_decref(delta);
+    return NULL;
+}
+
+/* Then what is said, and why it ends by itself. */
 void serve_tell_part(exchange *e, const char *model, tandem_npc *npc, const tandem_npc_news *news)
 {
     const bool chat = e->ask.kind == SERVE_CHAT;
     serve_told *told = &e->told;
 
-    if (!told->begun || told->reply != news->reply) {
-        *told = (serve_told){.begun = true, .reply = news->reply};
-        if (chat)
-            put_choice(e, model,
-                       choice_of(e, news->reply, "delta",
-                                 json_pack("{s:s, s:s, s:n}", "role", "assistant", "content", "",
-                                           "refusal"),
-                                 TANDEM_REPLY_OPEN, json_null()));
-    }
-    if (news->text_bytes) {
-        json_t *said = json_stringn(news->text, news->text_bytes);
-
-        put_choice(e, model,
-                   choice_of(e, news->reply, "delta", chat ? json_pack("{s:o}", "content", said) : said,
-                             TANDEM_REPLY_OPEN, serve_logprobs(e, npc, news->reply, &told->tokens)));
-    }
+    if (!told->begun || told->reply != news->reply)
+        begin_told(e, model, news->reply);
+    json_t *gained = chat               ? delta_of(e, news)
+                     : news->text_bytes ? json_stringn(news->text, news->text_bytes)
+                                        : NULL;
+    if (gained)
+        put_part(e, model, news->reply, gained,
+                 serve_logprobs(e, npc, news->reply, &told->tokens));
     if (news->end)
         put_choice(e, model,
                    choice_of(e, news->reply, "delta", chat ? json_object() : json_string(""),
-                             news->end, json_null()));
+                             reason_of(news->end, told->calls.count), json_null()));
 }
 
 void serve_tell_end(exchange *e, const char *model, const tandem_npc_news *last, uint32_t tokens)

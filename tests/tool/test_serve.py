@@ -9,7 +9,6 @@ The client is fetched from PyPI into the build folder; without it what needs it 
 import concurrent.futures
 import http.client
 import json
-import math
 import os
 import pathlib
 import resource
@@ -25,7 +24,7 @@ import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import limits
-from tool import pypi, tiny_model
+from tool import logits_file, pypi, tiny_model
 
 CLIENT = "openai==3.57.0"
 PATIENCE = 60
@@ -40,6 +39,30 @@ TOOL = BUILD = None
 
 def said(text="Hello.", role="user"):
     return {"role": role, "content": text}
+
+
+def tool(name, **parameters):
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+GIVE = tool("give", type="object", properties={"item": {"$ref": "#/$defs/item"}, "count": {"type": "integer"}}, required=["item", "count"],
+            additionalProperties=False, **{"$defs": {"item": {"enum": ["ring", "sword \"<tool_call>\" {", "bread"]}}})
+LEAVE = {"type": "function", "function": {"name": "leave", "description": "Goes away.", "strict": True}}
+ITEMS = GIVE["function"]["parameters"]["$defs"]["item"]["enum"]
+
+
+def check_calls(test, calls):
+    """They are what their schemas say."""
+    for call in calls:
+        arguments = json.loads(call["function"]["arguments"])
+        test.assertEqual(call["type"], "function")
+        if call["function"]["name"] == "leave":
+            test.assertEqual(arguments, {})
+        else:
+            test.assertEqual((call["function"]["name"], set(arguments)), ("give", {"item", "count"}))
+            test.assertIn(arguments["item"], ITEMS)
+            test.assertIsInstance(arguments["count"], int)
+    test.assertEqual(len({call["id"] for call in calls}), len(calls))
 
 
 class Server:
@@ -162,7 +185,28 @@ class Plain(unittest.TestCase):
                 (CHAT, messages | {"logit_bias": {"x": 1}}, "'logit_bias' is {\"x\":1}; it must have numbers from -100 to 100 by tokens"),
                 (CHAT, messages | {"logit_bias": {"1": 101}}, "'logit_bias' is {\"1\":101}; it must"),
                 (CHAT, messages | {"logit_bias": {"999": 1}}, "biases[0] is 1 of token 999"),
-                (CHAT, messages | {"tools": [{}]}, "'tools' is [{}]; it is not supported"),
+                (CHAT, messages | {"tools": [{}]}, "'tools[0]' is {}; it must be of type function"),
+                (CHAT, messages | {"tools": 5}, "'tools' is 5; it must be a list of at most 128"),
+                (CHAT, messages | {"tools": [GIVE] * 129}, "it must be a list of at most 128"),
+                (CHAT, messages | {"tools": [GIVE, GIVE]}, "'tools[1].function.name' is \"give\"; another one has that name"),
+                (CHAT, messages | {"tools": [tool("gi ve")]}, "'tools[0].function.name' is \"gi ve\"; it must be 1 to 64 letters"),
+                (CHAT, messages | {"tools": [tool("a" * 65)]}, "it must be 1 to 64 letters"),
+                (CHAT, messages | {"tools": [tool("a", type="array")]}, "'tools[0].function.parameters' is {\"type\":\"array\"}; it must be a"),
+                (CHAT, messages | {"tools": [tool("a", type="object", properties={"b": {"pattern": "c"}})]},
+                 "schema at #/anyOf/0/properties/arguments/properties/b/pattern"),
+                (CHAT, messages | {"tool_choice": "auto"}, "'tool_choice' is \"auto\"; it is for 'tools', of which there are none"),
+                (CHAT, messages | {"tools": [GIVE], "tool_choice": "any"}, "'tool_choice' is \"any\"; it must be none, auto, required"),
+                (CHAT, messages | {"tools": [GIVE], "tool_choice": {"type": "function", "function": {"name": "take"}}},
+                 "it must name one of 'tools'"),
+                (CHAT, messages | {"tools": [GIVE], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+                 "it must allow one of 'tools'"),
+                (CHAT, messages | {"tools": [GIVE], "grammar": "root ::= [a]"}, "they go without 'response_format' and 'grammar'"),
+                (CHAT, messages | {"functions": [{}]}, "'functions' is [{}]; it is not supported"),
+                (CHAT, {"messages": [said(), {"role": "tool", "tool_call_id": "x", "content": "y"}]},
+                 "'messages[1].tool_call_id' is \"x\"; it must be the id of a call before it"),
+                (CHAT, {"messages": [said(), {"role": "assistant", "tool_calls": [{"id": "a"}]}]},
+                 "'messages[1].tool_calls' is [{\"id\":\"a\"}]; each must have an id"),
+                (CHAT, {"messages": [said(), {"role": "assistant", "content": None}]}, "'messages[1].content' is null; it must be a string"),
                 (CHAT, messages | {"logprobs": 1}, "'logprobs' is 1; it must be true or false"),
                 (CHAT, messages | {"logprobs": True, "top_logprobs": 21}, "'top_logprobs' is 21; it must be a whole number from 0 to 20"),
                 (CHAT, messages | {"top_logprobs": 2}, "'top_logprobs' is 2; it is for 'logprobs' that is true"),
@@ -350,23 +394,7 @@ class Likely(unittest.TestCase):
     """How likely tokens are is what `tandem logits` says; streams say the same as whole answers."""
 
     def logits(self, tokens):
-        """Of each token on, the logarithm of each word's probability."""
-        out = pathlib.Path(FOLDER.name) / "logits.safetensors"
-        limits.run([TOOL, "logits", "--model", MODEL, "--tokens", ",".join(map(str, tokens)), "--out", out],
-                   check=True, capture_output=True, seconds=PATIENCE)
-        data = out.read_bytes()
-        size, = struct.unpack_from("<Q", data)
-        described = json.loads(data[8:8 + size])["logits"]
-        rows, words = described["shape"][-2:]
-        begin, end = described["data_offsets"]
-        values = struct.unpack(f"<{rows * words}f", data[8 + size + begin:8 + size + end])
-        found = []
-        for row in range(rows):
-            logits = values[row * words:(row + 1) * words]
-            most = max(logits)
-            total = most + math.log(sum(math.exp(x - most) for x in logits))
-            found.append([x - total for x in logits])
-        return found
+        return logits_file.likely(TOOL, MODEL, ",".join(map(str, tokens)), pathlib.Path(FOLDER.name) / "logits.safetensors")
 
     def streamed(self, s, path, body):
         lines = s.ask(path, body | {"stream": True})[1].split("\n\n")
@@ -417,6 +445,108 @@ class Likely(unittest.TestCase):
                 self.assertEqual(sum((part["logprobs"]["content"] for part in mine if part["logprobs"]), []), choice["logprobs"]["content"])
                 self.assertEqual("".join(part["delta"].get("content") or "" for part in mine), choice["message"]["content"])
             self.assertIsNone(s.chat()["choices"][0]["logprobs"])
+
+
+class Calls(unittest.TestCase):
+    """Functions: what is called is what a schema says, and a stream of it the same as the whole."""
+
+    def whole(self, s, **more):
+        status, answer = s.ask(CHAT, {"messages": [said()], "tools": [GIVE, LEAVE], "max_tokens": 400, "temperature": 1, **more})
+        self.assertEqual(status, 200, answer)
+        return answer["choices"]
+
+    def streamed(self, s, **more):
+        """The same, put together of chunks as OpenAI says."""
+        lines = s.ask(CHAT, {"messages": [said()], "tools": [GIVE, LEAVE], "max_tokens": 400, "temperature": 1, "stream": True, **more})[1]
+        choices = {}
+        for line in lines.split("\n\n")[:-2]:
+            part, = json.loads(line.removeprefix("data: "))["choices"]
+            choice = choices.setdefault(part["index"], {"content": "", "calls": [], "parts": 0})
+            choice["content"] += part["delta"].get("content") or ""
+            choice["end"] = part["finish_reason"]
+            for call in part["delta"].get("tool_calls", ()):
+                choice["parts"] += 1
+                if call["index"] == len(choice["calls"]):
+                    choice["calls"].append({"id": call["id"], "type": call["type"], "function": dict(call["function"])})
+                else:
+                    self.assertEqual(call["index"], len(choice["calls"]) - 1)
+                    self.assertEqual(set(call), {"index", "function"})
+                    choice["calls"][-1]["function"]["arguments"] += call["function"]["arguments"]
+        return [choices[i] for i in range(len(choices))]
+
+    def same(self, whole, streamed):
+        for choice, parts in zip(whole, streamed, strict=True):
+            calls = choice["message"].get("tool_calls", [])
+            self.assertEqual([call["function"] for call in calls], [call["function"] for call in parts["calls"]])
+            self.assertEqual((choice["message"]["content"] or "", choice["finish_reason"]), (parts["content"], parts["end"]))
+
+    def test_required(self):
+        names = set()
+        with Server() as s:
+            for seed in range(6):
+                asked = {"tool_choice": "required", "seed": seed, "n": 2, "parallel_tool_calls": False}
+                whole, streamed = self.whole(s, **asked), self.streamed(s, **asked)
+                self.same(whole, streamed)
+                for choice, parts in zip(whole, streamed):
+                    call, = choice["message"]["tool_calls"]
+                    self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("tool_calls", None))
+                    check_calls(self, [call])
+                    names.add(call["function"]["name"])
+                    self.assertTrue(parts["parts"] > 3 or call["function"]["name"] == "leave", parts)
+            self.assertEqual(names, {"give", "leave"})
+
+    def test_one_of_them(self):
+        leave = {"type": "function", "function": {"name": "leave"}}
+        with Server() as s:
+            for choice in (leave, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [leave]}}):
+                calls = self.whole(s, tool_choice=choice, parallel_tool_calls=False)[0]["message"]["tool_calls"]
+                self.assertEqual([call["function"] for call in calls], [{"name": "leave", "arguments": calls[0]["function"]["arguments"]}])
+                check_calls(self, calls)
+
+    def test_several(self):
+        """As many as it calls; of one that is cut, what there is."""
+        with Server() as s:
+            asked = {"tool_choice": "required", "seed": 3, "logit_bias": {"257": -100}, "max_tokens": 300}
+            whole, streamed = self.whole(s, **asked), self.streamed(s, **asked)
+            self.same(whole, streamed)
+            calls = whole[0]["message"]["tool_calls"]
+            self.assertGreater(len(calls), 2)
+            self.assertEqual(whole[0]["finish_reason"], "length")
+            check_calls(self, calls[:-1])
+
+    def test_auto(self):
+        """Text is text, and never the beginning of a call that is none."""
+        towards = {"60": 6, str(ord("t")): 3, str(ord("o")): 3, "257": -2}
+        contents = set()
+        with Server() as s:
+            for seed in range(8):
+                asked = {"seed": seed, "max_tokens": 250, "logit_bias": towards}
+                whole = self.whole(s, **asked)
+                self.same(whole, self.streamed(s, **asked))
+                message = whole[0]["message"]
+                self.assertNotIn("<tool_call>", message["content"] or "")
+                contents.add(message["content"])
+            none = self.whole(s, tool_choice="none", max_tokens=100, logit_bias=towards)[0]["message"]
+            self.assertNotIn("tool_calls", none)
+            self.assertNotIn("<tool_call>", none["content"])
+        self.assertGreater(len(contents), 4)
+
+    def test_history(self):
+        """Calls and what came of them are read as the model writes them, and what was read stays."""
+        call = {"id": "call_1", "type": "function", "function": {"name": "give", "arguments": '{"item": "ring", "count": 1}'}}
+        results = [{"role": "tool", "tool_call_id": id, "content": "done"} for id in ("call_1", "call_2")]
+        ask = [said("A smith.", "system"), said("A ring, please.")]
+        with Server() as s:
+            count = lambda messages, **more: s.ask(CHAT, {"messages": messages, "max_tokens": 1, **more})[1]["usage"]["prompt_tokens"]
+            written = '<tool_call>\n{"name": "give", "arguments": {"item": "ring", "count": 1}}\n</tool_call>'
+            answered = [said("<tool_response>\ndone\n</tool_response>\n<tool_response>\ndone\n</tool_response>")]
+            calls = {"role": "assistant", "content": None, "tool_calls": [call, call | {"id": "call_2"}]}
+            self.assertEqual(count(ask + [calls] + results), count(ask + [said(f"{written}\n{written}", "assistant")] + answered))
+            self.assertEqual(count(ask + [calls | {"content": "Here."}]), count(ask + [said(f"Here.\n{written}\n{written}", "assistant")]))
+            told, untold = count(ask, tools=[GIVE]), count(ask)
+            self.assertGreater(told, untold + len(json.dumps(GIVE)))
+            self.assertEqual(count(ask, tools=[GIVE], tool_choice="none"), untold)
+            self.assertGreater(count(ask[1:], tools=[GIVE]), len(json.dumps(GIVE)))
 
 
 class Crowds(unittest.TestCase):
@@ -623,6 +753,24 @@ class Client(unittest.TestCase):
                 one = client.embeddings.create(model="tiny", input=text, encoding_format="float", dimensions=tiny_model.DIM, user="ann")
                 self.assertEqual([struct.unpack("f", struct.pack("f", x))[0] for x in one.data[0].embedding], vector)
             self.assertEqual(s.metrics()["embeddings_total"], 6)
+
+    def test_calls(self):
+        with Server() as s, self.client(s) as client:
+            asked = {"model": "tiny", "messages": [said("A ring, please.")], "tools": [GIVE, LEAVE], "tool_choice": "required", "seed": 5,
+                     "max_tokens": 400, "parallel_tool_calls": False}
+            whole = client.chat.completions.create(**asked).choices[0]
+            call, = whole.message.tool_calls
+            check_calls(self, [call.to_dict()])
+            with client.chat.completions.stream(**asked) as stream:
+                events = list(stream)
+                got = stream.get_final_completion().choices[0]
+            self.assertEqual(got.finish_reason, "tool_calls")
+            self.assertEqual(got.message.tool_calls[0].function.arguments, call.function.arguments)
+            self.assertIn("tool_calls.function.arguments.done", {event.type for event in events})
+            dialogue = asked["messages"] + [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
+            client.chat.completions.create(model="tiny", messages=dialogue, max_tokens=2)
+            likely = client.chat.completions.create(model="tiny", messages=[said()], logprobs=True, top_logprobs=2, max_tokens=3)
+            self.assertEqual([len(one.top_logprobs) for one in likely.choices[0].logprobs.content], [2] * len(likely.choices[0].logprobs.content))
 
     def test_streams_that_are_left(self):
         with Server("--slots", "1") as s, self.client(s) as client:
