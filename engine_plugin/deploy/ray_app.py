@@ -153,7 +153,7 @@ class Replica:
 
 def key_of(asked):
     """What stands for a character: its name, else what it is told first."""
-    if name := asked.get("user") or asked.get("prompt_cache_key"):
+    if name := asked.get("prompt_cache_key") or asked.get("user"):
         first = name
     elif isinstance(messages := asked.get("messages"), list):
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
@@ -237,8 +237,6 @@ class Door:
         asked = asked if isinstance(asked, dict) else {}
         streams = asked.get("stream") is True
         more = {"seed": random.getrandbits(31)} if streams and asked.get("seed") is None else {}
-        if not asked.get("user") and isinstance(name := asked.get("prompt_cache_key"), str):
-            more["user"] = name  # by which `tandem serve` keeps a slot
         body = json.dumps({**asked, **more}).encode() if more else body
         patience_s = HEALTH_S if path == "/health" else self.patience_s
         parts = self.parts(key_of(asked), patience_s, request.method, path, headers, body or None)

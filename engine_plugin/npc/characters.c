@@ -14,7 +14,12 @@
 #include "engine_plugin/npc/characters_parts.h"
 #include "engine_plugin/npc/schema.h"
 
-enum { MOST_REPLIES = TD_NPC_REPLIES, DEFAULT_TOKENS = 256, MOST_STOPS = 1024, MOST_BIASES = 65536 };
+enum {
+    MOST_REPLIES = TD_NPC_REPLIES,
+    DEFAULT_TOKENS = 256,
+    MOST_STOPS = 1024,
+    MOST_BIASES = 65536
+};
 #define RETRY_NS 100000u /* how long to wait for others who may go on, or for room for a job */
 
 typedef td_said said;
@@ -254,7 +259,8 @@ static tandem_status write_grammar(const char *grammar, const char *schema, char
         memcpy(*out + bytes + 1, json ? json : "", json_bytes + 1);
     }
     free(json);
-    return *out ? status : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no memory for a grammar");
+    return *out ? status
+                : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no memory for a grammar");
 }
 
 static bool is_same(const char *a, const char *b)
@@ -262,7 +268,8 @@ static bool is_same(const char *a, const char *b)
     return a && b ? !strcmp(a, b) : a == b;
 }
 
-/* The matcher of a grammar, a schema or both, which keeps what it has learnt from reply to reply. */
+/* The matcher of a grammar, a schema or both, which keeps what it has learnt from reply to reply.
+ */
 static tandem_status take_grammar(tandem_npc *n, const char *grammar, const char *schema, char *why)
 {
     char what[TD_WHY_BYTES], *text = NULL;
@@ -291,11 +298,11 @@ static tandem_status take_grammar(tandem_npc *n, const char *grammar, const char
 
 static tandem_status check_say(const tandem_npc *n, const tandem_say *say, char *why)
 {
-    const char *wrong =
-        say->stop_count && !say->stops    ? "say.stops is NULL"
-        : n->plain && !say->text          ? "say.text is NULL"
-        : !say->text && !n->history.count ? "say.text is NULL, and nothing was said before"
-                                          : NULL;
+    const char *wrong = say->stop_count && !say->stops ? "say.stops is NULL"
+                        : n->plain && !say->text       ? "say.text is NULL"
+                        : !say->text && !n->history.count
+                            ? "say.text is NULL, and nothing was said before"
+                            : NULL;
 
     if (wrong)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s", wrong);

@@ -31,10 +31,10 @@ struct tandem_embedder {
     embedder_state state;
     td_arena copies;
     const char *before, *behind;
-    td_tokens text;        /* with what stands around it */
-    uint32_t around;       /* tokens that no text has */
-    float *nothing;        /* the row of that, or zeros; */
-    bool nothing_read;     /* which is known */
+    td_tokens text;    /* with what stands around it */
+    uint32_t around;   /* tokens that no text has */
+    float *nothing;    /* the row of that, or zeros; */
+    bool nothing_read; /* which is known */
     float *values;
 };
 
@@ -308,12 +308,11 @@ static void tell(const tandem_embedder *e, tandem_embedding *embedding)
     tandem_embedding ours = {0};
 
     if (e->state == READY)
-        ours = (tandem_embedding){.ready = 1,
-                                  .values = e->values,
-                                  .count = e->language->hidden,
-                                  .tokens = e->text.count > e->around
-                                                ? (uint32_t)e->text.count - e->around
-                                                : 0};
+        ours = (tandem_embedding){
+            .ready = 1,
+            .values = e->values,
+            .count = e->language->hidden,
+            .tokens = e->text.count > e->around ? (uint32_t)e->text.count - e->around : 0};
     TD_STRUCT_OUT(embedding, &ours);
 }
 

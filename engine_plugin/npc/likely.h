@@ -19,7 +19,7 @@ typedef struct td_logprob {
 
 typedef struct td_likely {
     td_logprob is;
-    size_t text_at;                  /* where in the reply's text its own begins */
+    size_t text_at; /* where in the reply's text its own begins */
     uint32_t top_count;
     td_logprob tops[TD_LIKELY_TOPS]; /* the likeliest first; of equal ones the lesser token */
 } td_likely;
@@ -30,8 +30,8 @@ typedef struct td_likelies {
     size_t count, room;
 } td_likelies;
 
-/* One more token, behind which `tops` others are kept, at most TD_LIKELY_TOPS: by logits [words], of
- * which NaNs are of no token. NOMEM. */
+/* One more token, behind which `tops` others are kept, at most TD_LIKELY_TOPS: by logits [words],
+ * of which NaNs are of no token. NOMEM. */
 tandem_status td_likelies_add(td_likelies *to, const float *logits, uint32_t words, uint32_t token,
                               size_t text_at, uint32_t tops);
 void td_likelies_free(td_likelies *likelies);

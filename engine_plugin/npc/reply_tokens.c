@@ -11,12 +11,11 @@ static tandem_token_logprob logprob_of(const td_tokenizer *t, td_logprob of)
 {
     /* Logits may be of more words than there are tokens, which stand for nothing. */
     const bool is_token = of.token < td_tokenizer_count(t);
-    const td_gguf_string piece = is_token ? td_tokenizer_piece(t, of.token) : (td_gguf_string){"", 0};
+    const td_gguf_string piece =
+        is_token ? td_tokenizer_piece(t, of.token) : (td_gguf_string){"", 0};
 
-    return (tandem_token_logprob){.token = of.token,
-                                  .logprob = of.logprob,
-                                  .text = piece.bytes,
-                                  .text_bytes = piece.length};
+    return (tandem_token_logprob){
+        .token = of.token, .logprob = of.logprob, .text = piece.bytes, .text_bytes = piece.length};
 }
 
 static tandem_status check(const tandem_npc *n, uint32_t reply, uint32_t index, char *why)

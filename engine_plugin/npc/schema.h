@@ -22,8 +22,8 @@
 #include "interop/base.h"
 
 /* The grammar's text, in GBNF, which the caller frees: its first rule is `root`, others are space,
- * character, string, integer, number, boolean, null, member, object, array and value, and letters f,
- * p, r and t with a number. PROTOCOL where it is no JSON, saying in
+ * character, string, integer, number, boolean, null, member, object, array, value, and the letters
+ * f, p, r and t with a number. PROTOCOL where it is no JSON, saying in
  * which line; UNSUPPORTED or ARG, saying at which JSON pointer; NOMEM. */
 tandem_status td_schema_to_grammar(const char *text, size_t bytes, const char *root, char **grammar,
                                    char *why, size_t why_bytes);

@@ -25,7 +25,8 @@ static void read_bias(reader *r)
     uint32_t n = 0;
 
     if (biases && (!json_is_object(biases) || json_object_size(biases) > MOST_BIASES))
-        serve_refuse(r, "logit_bias", biases, "it must be an object of at most %d tokens", MOST_BIASES);
+        serve_refuse(r, "logit_bias", biases, "it must be an object of at most %d tokens",
+                     MOST_BIASES);
     if (!biases || !r->ok)
         return;
     r->ask->bias_tokens = calloc(json_object_size(biases) + 1, sizeof(uint32_t));
@@ -41,7 +42,8 @@ static void read_bias(reader *r)
 
         if (*name < '0' || *name > '9' || *end || token > UINT32_MAX || !json_is_number(value) ||
             !(json_number_value(value) >= -100) || !(json_number_value(value) <= 100))
-            serve_refuse(r, "logit_bias", biases, "it must have numbers from -100 to 100 by tokens");
+            serve_refuse(r, "logit_bias", biases,
+                         "it must have numbers from -100 to 100 by tokens");
         r->ask->bias_tokens[n] = (uint32_t)token;
         /* -100 means never, here as there. */
         r->ask->biases[n++] =
@@ -107,7 +109,8 @@ static void read_stops(reader *r)
 
 static void read_format(reader *r)
 {
-    const json_t *format = serve_member(r, "response_format"), *type = json_object_get(format, "type");
+    const json_t *format = serve_member(r, "response_format"),
+                 *type = json_object_get(format, "type");
     const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     const char *name = json_string_value(type) ? json_string_value(type) : "";
 
@@ -115,7 +118,8 @@ static void read_format(reader *r)
     if (!format || !strcmp(name, "text"))
         return;
     if (r->ask->say.grammar)
-        serve_refuse(r, "grammar", serve_member(r, "grammar"), "'response_format' asks for another form");
+        serve_refuse(r, "grammar", serve_member(r, "grammar"),
+                     "'response_format' asks for another form");
     else if (!strcmp(name, "json_object"))
         r->ask->schema = strdup("{\"type\": \"object\"}");
     else if (!strcmp(name, "json_schema") && schema)

@@ -105,10 +105,10 @@ static bool take_name(serve_calls *c, serve_said *to)
     if (!behind || !*behind)
         return false;
     snprintf(id, sizeof id, "call_%s_%u_%u", c->id, (unsigned)c->reply, (unsigned)c->count);
-    json_array_append_new(to->calls, json_pack("{s:i, s:s, s:s, s:{s:s%, s:s}}", "index",
-                                               (int)c->count, "id", id, "type", "function",
-                                               "function", "name", at, (size_t)(end - at),
-                                               "arguments", ""));
+    json_array_append_new(to->calls,
+                          json_pack("{s:i, s:s, s:s, s:{s:s%, s:s}}", "index", (int)c->count, "id",
+                                    id, "type", "function", "function", "name", at,
+                                    (size_t)(end - at), "arguments", ""));
     c->count++;
     drop(c, (size_t)(behind - c->held.text));
     c->state = IN_ARGUMENTS;

@@ -39,7 +39,7 @@ void serve_read_logprobs(serve_reader *r)
 static size_t character_bytes(const unsigned char *text, size_t bytes)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    const size_t length = *text < 0x80           ? 1
+    const size_t length = *text < 0x80             ? 1
                           : (*text & 0xe0) == 0xc0 ? 2
                           : (*text & 0xf0) == 0xe0 ? 3
                           : (*text & 0xf8) == 0xf0 ? 4
@@ -135,8 +135,8 @@ static void set_top(json_t *tops, const tandem_token_logprob *of)
 static void add_text_token(const exchange *e, json_t *logprobs, const tandem_npc_token *token,
                            const tandem_npc_reply *reply)
 {
-    const size_t at = (size_t)(token->text_offset < reply->text_bytes ? token->text_offset
-                                                                      : reply->text_bytes);
+    const size_t at =
+        (size_t)(token->text_offset < reply->text_bytes ? token->text_offset : reply->text_bytes);
     json_t *tops = json_object();
 
     for (uint32_t i = 0; i < token->top_count; i++)
@@ -168,9 +168,9 @@ json_t *serve_logprobs(const exchange *e, tandem_npc *npc, uint32_t index, uint3
         json_object_set_new(logprobs, "top_logprobs",
                             e->ask.say.top_logprobs ? json_array() : json_null());
     /* One whose text is not shown yet, or is of what has stopped the reply, is not told. */
-    for (; *from < reply.tokens && tandem_npc_get_token(npc, index, *from, &token) == TANDEM_OK &&
-           (token.text_offset < reply.text_bytes ||
-            (reply.end && reply.end != TANDEM_REPLY_STOPPED));
+    for (;
+         *from < reply.tokens && tandem_npc_get_token(npc, index, *from, &token) == TANDEM_OK &&
+         (token.text_offset < reply.text_bytes || (reply.end && reply.end != TANDEM_REPLY_STOPPED));
          ++*from)
         if (chat)
             add_chat_token(json_object_get(logprobs, "content"), &token);

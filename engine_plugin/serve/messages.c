@@ -110,7 +110,8 @@ static void put_calls(messages *m, size_t index, const json_t *calls, serve_text
                       "each must have an id, and a function's name and arguments as strings");
         else
             json_object_set_new(m->ids, id, json_true());
-        put(to, to->bytes ? "\n" SERVE_CALL_BEGINS "\n{\"name\": " : SERVE_CALL_BEGINS "\n{\"name\": ");
+        put(to,
+            to->bytes ? "\n" SERVE_CALL_BEGINS "\n{\"name\": " : SERVE_CALL_BEGINS "\n{\"name\": ");
         put(to, quoted ? quoted : "");
         put(to, ", \"arguments\": ");
         put(to, arguments ? arguments : "");

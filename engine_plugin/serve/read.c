@@ -17,7 +17,10 @@ static void write_value(const json_t *value, char to[VALUE_BYTES])
     const bool is_long = text && strlen(text) >= VALUE_BYTES;
 
     snprintf(to, VALUE_BYTES, "%.*s%s", is_long ? VALUE_BYTES - 4 : VALUE_BYTES,
-             !value ? "missing" : text ? text : "?", is_long ? "..." : "");
+             !value ? "missing"
+             : text ? text
+                    : "?",
+             is_long ? "..." : "");
     free(text);
 }
 

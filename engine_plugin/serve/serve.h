@@ -70,8 +70,8 @@ typedef struct serve_ask {
     json_t *root; /* which texts are in */
     serve_kind kind;
     bool stream, usage;
-    char param[64];   /* which member is wrong; "": no certain one */
-    const char *user; /* whose slot it is to be; NULL: any */
+    char param[64];      /* which member is wrong; "": no certain one */
+    const char *user;    /* whose slot it is to be; NULL: any */
     const char **inputs; /* to be embedded */
     uint32_t input_count;
     bool base64;         /* so are vectors written */
@@ -83,7 +83,7 @@ typedef struct serve_ask {
     const char **stops;
     uint32_t *bias_tokens;
     float *biases;
-    char *schema; /* as a text */
+    char *schema;                   /* as a text */
     serve_text grammar, told_tools; /* of functions: what a reply is, and what is said of them */
     bool calls;                     /* they may be called */
     json_t *texts;                  /* that are not in `root` as they are */
@@ -103,8 +103,8 @@ typedef struct serve_reader {
     bool ok; /* once it is not, nothing more is read */
 } serve_reader;
 
-/* Where `name`, a member of the request, is wrong: what it is, and what it must be. No memory for what a
- * member needs. The first refusal is the one that is told. */
+/* Where `name`, a member of the request, is wrong: what it is, and what it must be. No memory for
+ * what a member needs. The first refusal is the one that is told. */
 void serve_refuse(serve_reader *r, const char *name, const json_t *value, const char *must, ...)
     __attribute__((format(printf, 4, 5)));
 void serve_refuse_memory(serve_reader *r, const char *name);
@@ -117,7 +117,8 @@ uint32_t serve_read_count(serve_reader *r, const char *name, uint32_t otherwise,
 bool serve_read_flag(serve_reader *r, const char *name, bool otherwise);
 const char *serve_read_text(serve_reader *r, const char *name);
 
-/* tools.c: behind response_format; messages.c: behind tools; embed.c; logprobs.c: behind all else that `say` has. */
+/* tools.c: behind response_format; messages.c: behind tools; embed.c; logprobs.c: behind all else
+ * that `say` has. */
 void serve_read_tools(serve_reader *r);
 void serve_read_messages(serve_reader *r);
 void serve_read_embed(serve_reader *r);
@@ -137,8 +138,8 @@ typedef struct serve_calls {
 /* What came of some text of it. */
 typedef struct serve_said {
     serve_text content;
-    json_t *calls; /* [{index, id, type, function: {name, arguments}}], of one that goes on index and
-                      arguments alone */
+    json_t *calls; /* [{index, id, type, function: {name, arguments}}], of one that goes on index
+                      and arguments alone */
 } serve_said;
 
 /* id: the answer's, of which those of calls are made. add: the reply goes on, or ends with that. */
@@ -199,10 +200,10 @@ typedef struct serve_counts {
 typedef struct slot {
     tandem_npc *npc; /* NULL: not made yet */
     bool chat;
-    char user[64];   /* the last one's; "": nobody's */
-    uint64_t used;   /* when, in turns */
+    char user[64]; /* the last one's; "": nobody's */
+    uint64_t used; /* when, in turns */
     exchange *exchange;
-    uint32_t tokens; /* of replies that have ended */
+    uint32_t tokens;         /* of replies that have ended */
     uint32_t reply, counted; /* the one that is made; its tokens that are in the counts */
 } slot;
 
@@ -219,7 +220,7 @@ typedef struct server {
     pthread_cond_t work;
     exchange *queue;
     uint32_t queued, asked; /* asked: whose connection waits for an answer, or has one coming */
-    uint64_t numbers; /* of exchanges that were begun */
+    uint64_t numbers;       /* of exchanges that were begun */
     bool stopping;
     serve_counts counts;
 

@@ -264,8 +264,8 @@ static void embed_next(server *s, const exchange *e)
     tandem_status status = TANDEM_OK;
 
     if (!s->embedder)
-        status = tandem_embedder_create(s->language, &TANDEM_INIT(tandem_embedder_desc),
-                                        &s->embedder);
+        status =
+            tandem_embedder_create(s->language, &TANDEM_INIT(tandem_embedder_desc), &s->embedder);
     if (status == TANDEM_OK)
         status = tandem_embedder_begin(s->embedder, e->ask.inputs[e->embedded]);
     if (status == TANDEM_OK)

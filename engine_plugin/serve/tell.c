@@ -29,8 +29,8 @@ void serve_tell_model(serve_text *to, const char *model, int64_t created)
 
 void serve_tell_models(serve_text *to, const char *model, int64_t created)
 {
-    serve_put_json(to, json_pack("{s:s, s:[o]}", "object", "list", "data",
-                                 model_of(model, created)));
+    serve_put_json(to,
+                   json_pack("{s:s, s:[o]}", "object", "list", "data", model_of(model, created)));
 }
 
 /* null while it goes on. */
@@ -87,11 +87,12 @@ static json_t *message_of(const exchange *e, uint32_t index, const tandem_npc_re
     serve_calls_begin(&parts, e->id, index);
     serve_calls_add(&parts, reply->text, reply->text_bytes, true, &said);
     *calls = parts.count;
-    message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
-                        said.content.bytes || !*calls
-                            ? json_stringn(said.content.text ? said.content.text : "", said.content.bytes)
-                            : json_null(),
-                        "refusal");
+    message =
+        json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                  said.content.bytes || !*calls
+                      ? json_stringn(said.content.text ? said.content.text : "", said.content.bytes)
+                      : json_null(),
+                  "refusal");
     json_array_foreach(said.calls, i, call) json_object_del(call, "index");
     if (*calls)
         json_object_set(message, "tool_calls", said.calls);
@@ -196,8 +197,7 @@ void serve_tell_part(exchange *e, const char *model, tandem_npc *npc, const tand
                      : news->text_bytes ? json_stringn(news->text, news->text_bytes)
                                         : NULL;
     if (gained)
-        put_part(e, model, news->reply, gained,
-                 serve_logprobs(e, npc, news->reply, &told->tokens));
+        put_part(e, model, news->reply, gained, serve_logprobs(e, npc, news->reply, &told->tokens));
     if (news->end)
         put_choice(e, model,
                    choice_of(e, news->reply, "delta", chat ? json_object() : json_string(""),

@@ -6,7 +6,8 @@
 
 #include "engine_plugin/serve/serve.h"
 
-/* What has no memory is left out: an answer that is cut is no JSON, and no client takes it for it. */
+/* What has no memory is left out: an answer that is cut is no JSON, and no client takes it for it.
+ */
 void serve_put(serve_text *to, const char *text, size_t bytes)
 {
     if (to->bytes + bytes + 1 > to->room) {

@@ -113,9 +113,9 @@ static json_t *call_schema(const json_t *tool, size_t index)
 
     snprintf(to, sizeof to, "#/anyOf/%zu/properties/arguments", index);
     move_references(copy, to);
-    return json_pack("{s:s, s:{s:{s:s}, s:o}, s:[s, s], s:b}", "type", "object", "properties", "name",
-                     "const", name_of(tool), "arguments", copy, "required", "name", "arguments",
-                     "additionalProperties", 0);
+    return json_pack("{s:s, s:{s:{s:s}, s:o}, s:[s, s], s:b}", "type", "object", "properties",
+                     "name", "const", name_of(tool), "arguments", copy, "required", "name",
+                     "arguments", "additionalProperties", 0);
 }
 
 /* Any text without the beginning of a call, or of what comes of one, which is not the model's to
@@ -145,7 +145,9 @@ static void write_grammar(serve_reader *r, json_t *calls, bool must, bool parall
 
     snprintf(text, sizeof text, "root ::= %s%s%s\ncall ::= \"%s\\n\" json \"\\n%s\"\n",
              must ? "" : "text ", must ? "call" : "(call",
-             !parallel ? must ? "" : ")?" : must ? " (\"\\n\" call)*" : " (\"\\n\" call)*)?",
+             !parallel ? must ? "" : ")?"
+             : must    ? " (\"\\n\" call)*"
+                       : " (\"\\n\" call)*)?",
              SERVE_CALL_BEGINS, SERVE_CALL_ENDS);
     if (json_array_size(calls))
         put(&a->grammar, text);
@@ -225,12 +227,13 @@ static void read_choice(serve_reader *r, const json_t *tools, choice *to)
 /* As those who were trained on functions are told of them. */
 static void write_told(serve_ask *a, const json_t *tools)
 {
-    static const char begins[] = "# Tools\n\nThese functions may be called. Their signatures, as JSON, "
-                                 "within <tools></tools>:\n<tools>\n",
-                      ends[] = "</tools>\n\nFor each call write a JSON object with the function's name and "
-                               "arguments within " SERVE_CALL_BEGINS SERVE_CALL_ENDS
-                               ":\n" SERVE_CALL_BEGINS "\n{\"name\": <function-name>, \"arguments\": "
-                               "<args-json-object>}\n" SERVE_CALL_ENDS;
+    static const char
+        begins[] = "# Tools\n\nThese functions may be called. Their signatures, as JSON, "
+                   "within <tools></tools>:\n<tools>\n",
+        ends[] = "</tools>\n\nFor each call write a JSON object with the function's name and "
+                 "arguments within " SERVE_CALL_BEGINS SERVE_CALL_ENDS ":\n" SERVE_CALL_BEGINS
+                 "\n{\"name\": <function-name>, \"arguments\": "
+                 "<args-json-object>}\n" SERVE_CALL_ENDS;
     const json_t *tool;
     size_t i;
 
@@ -264,8 +267,10 @@ void serve_read_tools(serve_reader *r)
         serve_refuse(r, "tools", tools, "they go without 'response_format' and 'grammar'");
     if (r->ok && json_array_size(tools) && !r->ask->say.grammar && !r->ask->say.json_schema) {
         calls = json_array();
-        json_array_foreach(chosen.none ? NULL : chosen.tools ? chosen.tools : tools, i, tool)
-            json_array_append_new(calls, call_schema(tool, i));
+        json_array_foreach(chosen.none    ? NULL
+                           : chosen.tools ? chosen.tools
+                                          : tools,
+                           i, tool) json_array_append_new(calls, call_schema(tool, i));
         write_grammar(r, calls, chosen.must, parallel);
         if (!chosen.none)
             write_told(r->ask, tools);

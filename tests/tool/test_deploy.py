@@ -289,14 +289,17 @@ class Parts(unittest.TestCase):
             self.assertEqual(len(ray_app.key_of(odd)), 32)
 
     @staticmethod
-    def stream(texts, name, step):
+    def stream(texts, name, step, calls=()):
         """Of replies, as `tandem serve` writes them, in parts of so many letters."""
         events = []
         for index, text in enumerate(texts):
             pieces = [text[i:i + step] for i in range(0, len(text), step)]
-            for i, piece in enumerate(pieces):
-                events.append({"id": name, "choices": [{"index": index, "finish_reason": "stop" if i + 1 == len(pieces) else None,
-                                                        "delta": {"role": "assistant", "content": piece}}]})
+            deltas = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces)]
+            if calls:
+                deltas += [{"tool_calls": [{"index": 0, "id": f"call_{name}", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+                           *({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in calls)]
+            for delta in [*deltas, {}]:
+                events.append({"id": name, "choices": [{"index": index, "finish_reason": None if delta else "stop", "delta": delta}]})
         return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
 
     def test_streams_that_begin_anew(self):
@@ -312,12 +315,28 @@ class Parts(unittest.TestCase):
                 *events, done, end = heard.split(b"\n\n")
                 self.assertEqual((done, end), (b"data: [DONE]", b""))
                 events = [json.loads(event[6:]) for event in events]
-                got, ended = ["", ""], [0, 0]
+                got, begun, ended = ["", ""], [0, 0], [0, 0]
                 for event in events:
                     choice, = event["choices"]
-                    got[choice["index"]] += choice["delta"]["content"]
+                    got[choice["index"]] += choice["delta"].get("content", "")
+                    begun[choice["index"]] += "role" in choice["delta"]
                     ended[choice["index"]] += choice["finish_reason"] is not None
-                self.assertEqual((got, ended, len({event["id"] for event in events})), (texts, [1, 1], 1), (cut, step))
+                self.assertEqual((got, begun, ended, len({event["id"] for event in events})), (texts, [1, 1], [1, 1], 1), (cut, step))
+
+    def test_calls_that_begin_anew(self):
+        whole = self.stream(["Here."], "a", 3, ['{"a": ', "1", "}"])
+        for cut in range(0, len(whole), 7):
+            client = told.Told()
+            heard = client.new(whole[:cut])
+            client.again()
+            heard += client.new(self.stream(["Here."], "b", 3, ['{"a": ', "1", "}"]))
+            deltas = [json.loads(event[6:])["choices"][0]["delta"] for event in heard.split(b"\n\n")[:-2]]
+            calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+            self.assertEqual("".join(call["function"]["arguments"] for call in calls), '{"a": 1}', cut)
+            self.assertEqual((sum("id" in call for call in calls), "".join(d.get("content", "") for d in deltas)), (1, "Here."))
+        with self.assertRaisesRegex(ValueError, "calls otherwise"):
+            client.again()
+            client.new(self.stream(["Here."], "b", 3, ['{"b": ', "1", "}"]))
 
     def test_streams_that_differ(self):
         client = told.Told()

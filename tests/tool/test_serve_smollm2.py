@@ -76,6 +76,16 @@ class SmolLM2(unittest.TestCase):
         self.assertEqual(json.loads("".join(piece.function.arguments for piece in pieces))["city"], "Rome")
         self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
 
+    def test_who_goes_away(self):
+        """A slot is free within a token: what is said to nobody is no more than was under way."""
+        before = self.server.metrics()
+        stream = self.chat(said("Tell me a long story."), stream=True, max_tokens=400)
+        heard = sum(bool(chunk.choices[0].delta.content) for chunk, _ in zip(stream, range(6)))
+        stream.close()
+        self.server.until(cancelled_total=before["cancelled_total"] + 1, slots_busy=0)
+        made = self.server.metrics()["reply_tokens_total"] - before["reply_tokens_total"]
+        self.assertTrue(heard <= made <= heard + 3, (heard, made))
+
     def test_logprobs(self):
         prompt = "Once upon a time, there was a little girl who"
         answer = self.client.completions.create(model="smollm2", prompt=prompt, max_tokens=8, temperature=0, logprobs=3).choices[0]
