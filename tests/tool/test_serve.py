@@ -7,10 +7,12 @@ usage: test_serve.py BUILD_FOLDER [unittest arguments]
 The client is fetched from PyPI into the build folder; without it what needs it is skipped.
 """
 import concurrent.futures
+import copy
 import http.client
 import json
 import os
 import pathlib
+import random
 import resource
 import signal
 import socket
@@ -244,6 +246,40 @@ class Plain(unittest.TestCase):
                     self.assertIn(word, answer["error"]["message"], body)
             self.assertEqual(s.metrics()["slots_busy"], 0)
             self.assertEqual(s.chat()["choices"][0]["finish_reason"], "length")
+
+    def test_what_is_odd(self):
+        """Right requests in which something is another value: answered or refused, with what is wrong named."""
+        call = {"id": "a", "type": "function", "function": {"name": "give", "arguments": "{}"}}
+        schema = {"type": "object", "properties": {"a": {"enum": [1, "b"]}}, "required": ["a"]}
+        right = [
+            (CHAT, {"messages": [said(), {"role": "assistant", "content": None, "tool_calls": [call]},
+                                 {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "d"}]}],
+                    "tools": [GIVE, LEAVE], "tool_choice": {"type": "function", "function": {"name": "give"}}, "max_tokens": 3, "n": 2,
+                    "stop": ["a"], "logprobs": True, "top_logprobs": 3, "seed": 1, "logit_bias": {"5": 1}, "user": "u"}),
+            (CHAT, {"messages": [said()], "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True},
+                    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+            (TEXT, {"prompt": "abc", "max_tokens": 2, "logprobs": 2, "stream": True, "top_p": 0}),
+            (EMBED, {"input": ["a", "b"], "encoding_format": "base64", "dimensions": tiny_model.DIM}),
+        ]
+        odd = [None, True, 0, -1, 1, 1e308, 2 ** 63 - 1, "", "x", "\u20ac" * 300, "<tool_call>", [], {}, [[]], [{}], {"a": 1}, "required",
+               {"type": "object"}, {"$ref": "#"}, "root ::= text"]
+        dice = random.Random(7)
+
+        def places(value):
+            for name in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+                yield value, name
+                yield from places(value[name])
+
+        with Server("--slots", "2") as s:
+            for _ in range(400):
+                path, body = copy.deepcopy(dice.choice(right))
+                for _ in range(dice.randint(1, 2)):
+                    holder, name = dice.choice(list(places(body)))
+                    holder[name] = copy.deepcopy(dice.choice(odd))
+                status, answer = s.ask(path, body)
+                self.assertIn(status, (200, 400), body)
+                self.assertTrue(status == 200 or answer["error"]["message"], body)
+            self.assertEqual(s.metrics()["slots_busy"], 0)
 
     def test_what_is_no_request(self):
         post = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: a\r\n"
