@@ -47,8 +47,8 @@ ROOMS = [
     ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
     ("engine_plugin/run/", "run", PUBLIC),
     *((f"engine_plugin/npc/{face}.", "characters", SHARING | MATH | PUBLIC | {"struct", "model", "exec", "run", "client", "npc"})
-      for face in ("characters", "characters_parts", "embedder", "language", "reply_tokens", "stage", "stage_parts", "stage_pages",
-                   "stage_copy", "stage_save")),  # tandem/npc.h
+      for face in ("characters", "characters_grammar", "characters_parts", "embedder", "language", "reply_tokens", "stage", "stage_parts",
+                   "stage_pages", "stage_copy", "stage_save")),  # tandem/npc.h
     ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"} | {"api"}),
     ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"struct", "model", "exec", "run"}),
     *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})

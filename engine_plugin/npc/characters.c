@@ -12,7 +12,6 @@
 #include "engine_plugin/client/client.h"
 #include "engine_plugin/npc/blob.h"
 #include "engine_plugin/npc/characters_parts.h"
-#include "engine_plugin/npc/schema.h"
 
 enum {
     MOST_REPLIES = TD_NPC_REPLIES,
@@ -34,15 +33,6 @@ static char *copy_text(const char *text)
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-static void free_grammar(tandem_npc *n)
-{
-    td_matcher_destroy(&n->matcher);
-    td_grammar_destroy(&n->grammar);
-    free(n->grammar_text);
-    free(n->schema_text);
-    n->grammar_text = n->schema_text = NULL;
-}
-
 static void free_said(said *s)
 {
     free(s->text);
@@ -54,7 +44,7 @@ static void free_npc(tandem_npc *n)
     td_sequence_close(&n->read);
     td_stage_destroy(&n->own);
     td_reply_destroy(&n->reply);
-    free_grammar(n);
+    td_npc_free_grammar(n);
     td_history_free(&n->history);
     td_tokens_free(&n->tokens);
     td_arena_free(&n->copies);
@@ -236,66 +226,6 @@ static tandem_status copy_stops(tandem_npc *n, const tandem_say *say, char *why)
     return TANDEM_OK;
 }
 
-/* A grammar's text; of a schema, or of a grammar with the schema as its rule `json` behind it, so
- * that lines are counted as the caller does. */
-static tandem_status write_grammar(const char *grammar, const char *schema, char **out, char *why)
-{
-    char *json = NULL;
-    tandem_status status = TANDEM_OK;
-
-    *out = NULL;
-    if (schema)
-        status = td_schema_to_grammar(schema, strlen(schema), grammar ? "json" : "root", &json, why,
-                                      TD_WHY_BYTES);
-    if (status != TANDEM_OK || !grammar) {
-        *out = json;
-        return status;
-    }
-    const size_t bytes = strlen(grammar), json_bytes = json ? strlen(json) : 0;
-    *out = malloc(bytes + json_bytes + 2);
-    if (*out) {
-        memcpy(*out, grammar, bytes);
-        (*out)[bytes] = '\n';
-        memcpy(*out + bytes + 1, json ? json : "", json_bytes + 1);
-    }
-    free(json);
-    return *out ? status
-                : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no memory for a grammar");
-}
-
-static bool is_same(const char *a, const char *b)
-{
-    return a && b ? !strcmp(a, b) : a == b;
-}
-
-/* The matcher of a grammar, a schema or both, which keeps what it has learnt from reply to reply.
- */
-static tandem_status take_grammar(tandem_npc *n, const char *grammar, const char *schema, char *why)
-{
-    char what[TD_WHY_BYTES], *text = NULL;
-    bool is_grammar = false; /* that is wrong, if anything is */
-
-    if (n->matcher && is_same(n->grammar_text, grammar) && is_same(n->schema_text, schema))
-        return TANDEM_OK;
-    free_grammar(n);
-    tandem_status status = write_grammar(grammar, schema, &text, what);
-    if (status == TANDEM_OK) {
-        is_grammar = grammar != NULL;
-        status = td_grammar_create(text, strlen(text), &n->grammar, what, sizeof what);
-    }
-    free(text);
-    if (status == TANDEM_OK)
-        status = td_matcher_create(n->grammar, n->language->tree, &n->matcher, what, sizeof what);
-    if (status == TANDEM_OK && ((grammar && !(n->grammar_text = copy_text(grammar))) ||
-                                (schema && !(n->schema_text = copy_text(schema)))))
-        status = td_fail(what, sizeof what, TANDEM_ERROR_NOMEM, "no memory for a grammar");
-    if (status == TANDEM_OK)
-        return status;
-    free_grammar(n);
-    return td_fail(why, TD_WHY_BYTES, status, "say.%s: %s", is_grammar ? "grammar" : "json_schema",
-                   what);
-}
-
 static tandem_status check_say(const tandem_npc *n, const tandem_say *say, char *why)
 {
     const char *wrong = say->stop_count && !say->stops ? "say.stops is NULL"
@@ -339,7 +269,7 @@ static tandem_status copy_say(tandem_npc *n, const tandem_say *say, char *why)
     if (status == TANDEM_OK)
         status = copy_stops(n, say, why);
     if (status == TANDEM_OK && (say->grammar || say->json_schema)) {
-        status = take_grammar(n, say->grammar, say->json_schema, why);
+        status = td_npc_take_grammar(n, say->grammar, say->json_schema, why);
         n->how.matcher = n->matcher;
     }
     if (status == TANDEM_OK && n->say.replies > 1 && !n->first) {

@@ -55,4 +55,10 @@ struct tandem_npc {
     size_t news_room;
 };
 
+/* characters_grammar.c: the matcher of a grammar, a schema or both, which keeps what it has learnt
+ * from reply to reply. */
+tandem_status td_npc_take_grammar(tandem_npc *n, const char *grammar, const char *schema,
+                                  char *why);
+void td_npc_free_grammar(tandem_npc *n);
+
 #endif
