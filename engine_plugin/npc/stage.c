@@ -461,11 +461,18 @@ static void end_frames(td_stage *s)
     s->framed = s->paced = false;
 }
 
+/* What begins when a frame has had its part would stand still at once, and count as late: the next
+ * frame begins it. */
+static bool may_begin(const td_stage *s)
+{
+    return !s->framed || (s->paced && td_now_ns() < s->until_ns);
+}
+
 void td_stage_step(td_stage *s, td_sequence *asker)
 {
     pthread_mutex_lock(&s->lock);
     end_frames(s);
-    if (td_stage_collect_locked(s) && (!s->framed || s->paced) && !is_awaited(s, asker))
+    if (td_stage_collect_locked(s) && may_begin(s) && !is_awaited(s, asker))
         go_on(s);
     pthread_mutex_unlock(&s->lock);
 }

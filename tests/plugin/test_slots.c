@@ -791,6 +791,32 @@ static void test_frames(void **state)
     unlink(large_path);
 }
 
+/* Asked once its budget is spent, a frame begins nothing, and nothing counts as late. */
+static void test_late_polls(void **state)
+{
+    const uint64_t budget_ns = 2000000;
+    stage s = open_stage(TANDEM_CACHE_F16, 2, 2 * CONTEXT / PAGE, 2);
+    uint32_t ids[CONTEXT];
+
+    (void)state;
+    make_text(ids, 0, 0, CONTEXT);
+    for (uint32_t tokens = 1; tokens < 4; tokens++) {
+        td_stage_frame(s.on, budget_ns); /* which has nothing to do in time */
+        must(td_sequence_read(s.of[0], ids, tokens));
+        td_sleep_ns(5 * budget_ns);
+        td_stage_step(s.on, NULL);
+        td_sleep_ns(budget_ns);
+        assert_int_equal(td_stage_frame(s.on, budget_ns).spent_ns, 0);
+        for (int tries = 0; tries < 100 && td_sequence_look(s.of[0]).is != TD_SEQUENCE_KNOWS; tries++) {
+            td_stage_frame(s.on, budget_ns);
+            td_stage_wait(s.on, budget_ns);
+        }
+        assert_int_equal(td_sequence_look(s.of[0]).is, TD_SEQUENCE_KNOWS);
+    }
+    td_stage_frame(s.on, 0);
+    close_stage(&s);
+}
+
 /* A run that stands still, and that nobody wants any more, ends there. */
 static void test_gives_up(void **state)
 {
@@ -847,7 +873,7 @@ int main(void)
         cmocka_unit_test(test_saves),         cmocka_unit_test(test_hostile_bytes),
         cmocka_unit_test(test_windows),       cmocka_unit_test(test_runs),
         cmocka_unit_test(test_frames),        cmocka_unit_test(test_gives_up),
-        cmocka_unit_test(test_last_frame),
+        cmocka_unit_test(test_last_frame),    cmocka_unit_test(test_late_polls),
     };
 
     return cmocka_run_group_tests(tests, begin, end);
