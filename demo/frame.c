@@ -141,7 +141,10 @@ static bool create_slot(demo_pipeline *p, demo_slot *s)
            demo_vk(e, vkCreateQueryPool(e->device, &queries, NULL, &s->queries), "making a query pool") &&
            demo_vk(e, vkCreateFence(e->device, &fence, NULL, &s->fence), "making a fence") && create_images(p, s) &&
            demo_buffer_create(e, DEMO_PROBE_TILES * PROBE_BYTES, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "probe",
-                              &s->probe);
+                              &s->probe) &&
+           demo_buffer_create(e, sizeof(struct td_scene_block), VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT, false, "scene",
+                              &s->scene_block) &&
+           memcpy(s->scene_block.host, &p->first_block, sizeof p->first_block);
 }
 
 static void lock_queue(void *user)
@@ -265,6 +268,7 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
 {
     static const VkDescriptorType storage = VK_DESCRIPTOR_TYPE_STORAGE_IMAGE;
     VkDescriptorType types[DEMO_MAX_BINDINGS];
+    demo_cast cast;
     char why[400] = "";
     p->engine = e;
     p->options = *options;
@@ -281,14 +285,13 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
                              &p->features) ||
         !demo_compute_create(e, composite_words, sizeof composite_words, types, 6, sizeof(composite_push), NULL, 0,
                              "composite", &p->composite) ||
-        !demo_denoiser_pipeline(e, &p->guides) ||
-        !demo_buffer_create(e, sizeof(struct td_scene_block), VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT, false, "scene",
-                            &p->scene_block))
+        !demo_denoiser_pipeline(e, &p->guides))
         return false;
-    demo_scene_build(options->scene, p->scene_block.host);
+    demo_scene_cast(&cast);
+    demo_scene_build(options->scene, &cast, &p->first_block);
     types[0] = VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER;
     if (!demo_compute_create(e, scene_words, sizeof scene_words, types, 5, sizeof(struct td_scene_push),
-                             ((struct td_scene_block *)p->scene_block.host)->counts, 3, "scene", &p->scene))
+                             p->first_block.counts, 4, "scene", &p->scene))
         return false;
     if (!create_station(p, p->station, options->rung, why, sizeof why))
         return demo_fail("no session on %s: %s", e->properties.deviceName, why);
@@ -331,6 +334,7 @@ void demo_pipeline_destroy(demo_pipeline *p)
         for (size_t j = 0; j < sizeof images / sizeof *images; j++)
             demo_image_destroy(e, images[j]);
         demo_buffer_destroy(e, &s->probe);
+        demo_buffer_destroy(e, &s->scene_block);
         vkDestroyFence(e->device, s->fence, NULL);
         vkDestroyQueryPool(e->device, s->queries, NULL);
         vkDestroyCommandPool(e->device, s->pool, NULL);
@@ -339,7 +343,6 @@ void demo_pipeline_destroy(demo_pipeline *p)
     demo_compute_destroy(e, &p->features);
     demo_compute_destroy(e, &p->composite);
     demo_compute_destroy(e, &p->guides);
-    demo_buffer_destroy(e, &p->scene_block);
     demo_image_destroy(e, &p->reference);
     memset(p, 0, sizeof *p);
 }
@@ -413,11 +416,18 @@ static void shader_barrier(VkCommandBuffer commands)
                         VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
-static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s, const demo_image *to, double seconds,
-                         uint32_t stream, uint32_t samples, uint32_t already, bool jitter)
+/* No frame that reads the slot's scene is under way. */
+static void set_scene(demo_pipeline *p, demo_slot *s, const demo_cast *cast)
+{
+    if (demo_scene_has_cast(p->options.scene))
+        demo_scene_build(p->options.scene, cast, s->scene_block.host);
+}
+
+static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s, const demo_image *to,
+                         const demo_frame_request *at, uint32_t stream, uint32_t samples, uint32_t already)
 {
     struct td_scene_push push = {0};
-    demo_scene_camera(p->options.scene, seconds, p->options.width, p->options.height, &push);
+    demo_scene_camera(p->options.scene, &at->cast, at->seconds, p->options.width, p->options.height, &push);
     push.size[0] = p->options.width;
     push.size[1] = p->options.height;
     push.size[2] = samples;
@@ -425,15 +435,15 @@ static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *
     push.random[0] = p->options.seed;
     push.random[1] = stream;
     push.random[2] = DEMO_BOUNCES;
-    push.random[3] = jitter;
-    const demo_binding bindings[] = {{.buffer = &p->scene_block}, {.image = to},           {.image = &s->albedo},
+    push.random[3] = at->jitter;
+    const demo_binding bindings[] = {{.buffer = &s->scene_block}, {.image = to},           {.image = &s->albedo},
                                      {.image = &s->normal},       {.image = &s->position}};
     demo_compute_record(p->engine, commands, &p->scene, bindings, &push, p->options.width, p->options.height);
 }
 
 static void record_features(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
-    const struct td_scene_block *block = p->scene_block.host;
+    const struct td_scene_block *block = &p->first_block;
     features_push push = {.size = {p->options.width, p->options.height}};
     for (int i = 0; i < 3; i++)
         push.middle[i] = 0.5f * (block->room_min[i] + block->room_max[i]);
@@ -449,7 +459,7 @@ static tandem_status record_guides(demo_pipeline *p, VkCommandBuffer commands, d
 {
     const demo_guides guides = {&s->radiance, &s->albedo, &s->normal, &s->position};
     struct td_scene_push camera = {0};
-    demo_scene_camera(p->options.scene, s->request.seconds, p->options.width, p->options.height, &camera);
+    demo_scene_camera(p->options.scene, &s->request.cast, s->request.seconds, p->options.width, p->options.height, &camera);
     return demo_denoiser_write(&s->station->denoiser, p->engine, &p->guides, &s->station->tandem, s->job, commands, &guides,
                                &camera, s->request.cut);
 }
@@ -596,8 +606,8 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     stamp(s, 0, false);
     demo_label(e, commands, "render");
     demo_memory_barrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, COMPUTE, 0);
-    record_scene(p, commands, s, &s->radiance, request->seconds, (uint32_t)request->index + 1, 1, 0,
-                 request->jitter);
+    set_scene(p, s, &request->cast);
+    record_scene(p, commands, s, &s->radiance, request, (uint32_t)request->index + 1, 1, 0);
     demo_label(e, commands, NULL);
     if (!pause_inside(e, s, p->options.inject_ms[DEMO_RENDER], &points))
         return false;
@@ -915,16 +925,17 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
 }
 
 /* `already` samples are there; its surfaces are written to the slot's images where there are none yet. */
-static bool add_samples(demo_pipeline *p, demo_slot *s, const demo_image *to, double seconds, uint32_t stream, uint32_t samples,
-                        uint32_t already, bool jitter)
+static bool add_samples(demo_pipeline *p, demo_slot *s, const demo_image *to, const demo_frame_request *at, uint32_t stream,
+                        uint32_t samples, uint32_t already)
 {
     demo_engine *e = p->engine;
+    set_scene(p, s, &at->cast);
     for (uint32_t done = 0; done < samples;) {
         const uint32_t now = samples - done < REFERENCE_CHUNK ? samples - done : REFERENCE_CHUNK;
         if (!demo_once_begin(e))
             return false;
         shader_barrier(e->once);
-        record_scene(p, e->once, s, to, seconds, stream, now, already + done, jitter);
+        record_scene(p, e->once, s, to, at, stream, now, already + done);
         if (!demo_once_end(e))
             return false;
         done += now;
@@ -932,11 +943,10 @@ static bool add_samples(demo_pipeline *p, demo_slot *s, const demo_image *to, do
     return true;
 }
 
-bool demo_render_reference(demo_pipeline *p, demo_slot *s, double seconds, uint32_t samples, uint32_t stream, bool jitter,
+bool demo_render_reference(demo_pipeline *p, demo_slot *s, const demo_frame_request *at, uint32_t samples, uint32_t stream,
                            float *rgba)
 {
-    return add_samples(p, s, &s->radiance, seconds, stream, samples, 0, jitter) &&
-           demo_image_read(p->engine, &s->radiance, rgba);
+    return add_samples(p, s, &s->radiance, at, stream, samples, 0) && demo_image_read(p->engine, &s->radiance, rgba);
 }
 
 bool demo_reference_add(demo_pipeline *p, demo_slot *s, uint32_t samples, bool first)
@@ -948,6 +958,5 @@ bool demo_reference_add(demo_pipeline *p, demo_slot *s, uint32_t samples, bool f
         return false;
     const uint32_t already = first ? 0 : p->reference_samples;
     p->reference_samples = already + samples;
-    return add_samples(p, s, image, s->request.seconds, DEMO_REFERENCE_STREAM, samples, already,
-                       s->request.jitter);
+    return add_samples(p, s, image, &s->request, DEMO_REFERENCE_STREAM, samples, already);
 }

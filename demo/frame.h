@@ -63,6 +63,7 @@ typedef struct demo_frame_options {
 typedef struct demo_frame_request {
     uint64_t index;
     double seconds;     /* on the camera's path */
+    demo_cast cast;     /* of a scene that has one */
     uint32_t effect;    /* demo_effect */
     bool cut;           /* DENOISE: without the frames before */
     bool jitter;        /* rays anywhere in their pixel, so that many samples smooth edges: as the network was trained on.
@@ -113,7 +114,7 @@ typedef struct demo_slot {
     uint32_t command;          /* the one that is being recorded */
     VkQueryPool queries;
     VkFence fence;
-    demo_buffer probe;
+    demo_buffer probe, scene_block;
     bool begun, consumed;
     bool recording; /* the commands of begin go on in consume */
     demo_frame_request request;
@@ -137,7 +138,7 @@ typedef struct demo_pipeline {
     bool has_denoiser;
     char no_denoiser[400]; /* why not, where there was a model */
     demo_compute scene, features, composite, guides;
-    demo_buffer scene_block;
+    struct td_scene_block first_block; /* of the scene to begin with, which says how many of everything there are */
     demo_image reference; /* rgb: mean of reference_samples */
     uint32_t reference_samples;
     demo_slot slots[DEMO_SLOTS];
@@ -170,9 +171,9 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *slot, demo_frame_result *o
 /* Presents a finished frame again (pause, another view); the fence is waited for. */
 bool demo_frame_redraw(demo_pipeline *p, demo_slot *slot, const demo_present *present);
 
-/* The camera's picture at `seconds` with many samples, rendered in a slot that is not under way; rgba is width * height
- * 4 floats. */
-bool demo_render_reference(demo_pipeline *p, demo_slot *slot, double seconds, uint32_t samples, uint32_t stream, bool jitter,
+/* The camera's picture at a request's moment with many samples, rendered in a slot that is not under way; rgba is width *
+ * height * 4 floats. */
+bool demo_render_reference(demo_pipeline *p, demo_slot *slot, const demo_frame_request *at, uint32_t samples, uint32_t stream,
                            float *rgba);
 
 /* `samples` more of the finished frame's own view, to p->reference. They begin anew where `first`. */

@@ -37,6 +37,7 @@ typedef struct headless {
     const demo_options *options;
     uint32_t frames, width, height;
     size_t picture_floats;
+    demo_cast cast;
     demo_timings timings;
     demo_trace *trace;
     judged judged[JUDGED_FRAMES];
@@ -97,6 +98,7 @@ static demo_frame_request request_of(const headless *h, uint32_t index, bool exa
     const bool automatic = h->options->precision == TANDEM_PRECISION_AUTO, probe = index % PROBE_EVERY == 0;
     return (demo_frame_request){.index = index,
                                 .seconds = index / FRAMES_A_SECOND,
+                                .cast = h->cast,
                                 .effect = h->options->effect,
                                 .cut = index == 0,
                                 .jitter = h->options->effect == DEMO_EFFECT_DENOISE,
@@ -377,8 +379,9 @@ static bool judge(headless *h)
     bool ok = reference != NULL;
     for (uint32_t i = 0; ok && i < h->judged_done; i++) {
         const judged *j = &h->judged[i];
-        ok = demo_render_reference(h->pipeline, spare_slot(h), j->index / FRAMES_A_SECOND, h->options->samples,
-                                   DEMO_REFERENCE_STREAM + j->index, request_of(h, j->index, false).jitter, reference);
+        const demo_frame_request at = request_of(h, j->index, false);
+        ok = demo_render_reference(h->pipeline, spare_slot(h), &at, h->options->samples, DEMO_REFERENCE_STREAM + j->index,
+                                   reference);
         if (!ok)
             break;
         h->report.noisy_db += demo_psnr_db(j->noisy, reference, h->width, h->height) / h->judged_done;
@@ -502,6 +505,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     h->pipeline = p;
     h->options = o;
     demo_adapt_init(&h->adapt, o->max_error);
+    demo_scene_cast(&h->cast);
     h->frames = o->frames ? o->frames : DEFAULT_FRAMES;
     h->width = p->options.width;
     h->height = p->options.height;

@@ -64,7 +64,8 @@ static bool fill_kept(demo_pipeline *p, demo_slot *slot, float *normal, float *d
     const bool ok = all && demo_image_read(p->engine, &slot->normal, normals) &&
                     demo_image_read(p->engine, &slot->position, positions) &&
                     demo_image_read(p->engine, &slot->albedo, surfaces);
-    demo_scene_camera(p->options.scene, slot->request.seconds, p->options.width, p->options.height, &camera);
+    demo_scene_camera(p->options.scene, &slot->request.cast, slot->request.seconds, p->options.width, p->options.height,
+                      &camera);
     for (size_t i = 0; ok && i < pixels; i++) {
         const bool shines = surfaces[4 * i + 3] > 0.5f;
         depth[i] = 0;

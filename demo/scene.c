@@ -8,141 +8,72 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct builder {
-    struct td_scene_block *block;
-    uint32_t materials;
-} builder;
+#include "demo/builder.h"
 
-static uint32_t add_material(builder *b, uint32_t texture, const float color_a[3], const float color_b[3], float cells)
-{
-    struct td_material *m = &b->block->materials[b->materials];
-    memcpy(m->color_a, color_a, 3 * sizeof(float));
-    memcpy(m->color_b, color_b, 3 * sizeof(float));
-    m->color_a[3] = (float)texture;
-    m->color_b[3] = cells;
-    return b->materials++;
-}
-
-static uint32_t plain(builder *b, float red, float green, float blue)
-{
-    const float color[3] = {red, green, blue};
-    return add_material(b, TD_TEXTURE_PLAIN, color, color, 1.0f);
-}
-
-static void add_sphere(builder *b, uint32_t material, float x, float y, float z, float radius)
-{
-    const uint32_t i = b->block->counts[0]++;
-    const float sphere[4] = {x, y, z, radius};
-    memcpy(b->block->spheres[i], sphere, sizeof sphere);
-    b->block->sphere_material[i][0] = material;
-}
-
-/* A box that stands on y, turned about the vertical. */
-static void add_box(builder *b, uint32_t material, float x, float y, float z, float width, float height, float depth,
-                    float degrees)
-{
-    const uint32_t i = b->block->counts[1]++;
-    const float center[4] = {x, y + 0.5f * height, z, cosf(glm_rad(degrees))};
-    const float extent[4] = {0.5f * width, 0.5f * height, 0.5f * depth, sinf(glm_rad(degrees))};
-    memcpy(b->block->boxes[i].center, center, sizeof center);
-    memcpy(b->block->boxes[i].extent, extent, sizeof extent);
-    b->block->box_material[i][0] = material;
-}
-
-static void add_light(builder *b, const vec3 center, const vec3 half_u, const vec3 half_v, const vec3 emission)
-{
-    struct td_light *light = &b->block->lights[b->block->counts[2]++];
-    vec3 u, v, normal;
-    glm_vec3_copy((float *)half_u, u);
-    glm_vec3_copy((float *)half_v, v);
-    glm_vec3_cross(u, v, normal);
-    light->edge_u[3] = 4.0f * glm_vec3_norm(normal);
-    glm_vec3_normalize(normal);
-    memcpy(light->center, center, sizeof(vec3));
-    memcpy(light->edge_u, u, sizeof u);
-    memcpy(light->edge_v, v, sizeof v);
-    memcpy(light->normal, normal, sizeof normal);
-    memcpy(light->emission, emission, sizeof(vec3));
-}
-
-static void set_room(builder *b, const vec3 low, const vec3 high)
-{
-    memcpy(b->block->room_min, low, sizeof(vec3));
-    memcpy(b->block->room_max, high, sizeof(vec3));
-}
-
-static void set_walls(builder *b, uint32_t left, uint32_t right, uint32_t floor_, uint32_t ceiling, uint32_t back,
-                      uint32_t front)
-{
-    const uint32_t low[4] = {left, floor_, back, 0}, high[4] = {right, ceiling, front, 0};
-    memcpy(b->block->walls_min, low, sizeof low);
-    memcpy(b->block->walls_max, high, sizeof high);
-}
-
-static void build_room(builder *b)
+static void build_room(scene_builder *b)
 {
     const float light_tile[3] = {0.78f, 0.76f, 0.70f}, dark_tile[3] = {0.16f, 0.17f, 0.20f};
     const float cream[3] = {0.74f, 0.68f, 0.55f}, teal[3] = {0.16f, 0.38f, 0.40f};
     const float brick[3] = {0.56f, 0.28f, 0.20f}, mortar[3] = {0.70f, 0.67f, 0.62f};
     const float wood_a[3] = {0.62f, 0.42f, 0.24f}, wood_b[3] = {0.42f, 0.26f, 0.14f};
     const float silver[3] = {0.92f, 0.93f, 0.95f};
-    const uint32_t tiles = add_material(b, TD_TEXTURE_CHECKER, light_tile, dark_tile, 2.5f);
-    const uint32_t striped = add_material(b, TD_TEXTURE_STRIPES, cream, teal, 3.0f);
-    const uint32_t bricks = add_material(b, TD_TEXTURE_BRICKS, brick, mortar, 6.0f);
-    const uint32_t wood = add_material(b, TD_TEXTURE_STRIPES, wood_a, wood_b, 9.0f);
-    const uint32_t mirror = add_material(b, TD_TEXTURE_MIRROR, silver, silver, 1.0f);
-    const uint32_t white = plain(b, 0.76f, 0.75f, 0.72f), red = plain(b, 0.66f, 0.16f, 0.12f);
-    const uint32_t green = plain(b, 0.24f, 0.52f, 0.22f), blue = plain(b, 0.20f, 0.30f, 0.62f);
-    const uint32_t yellow = plain(b, 0.80f, 0.60f, 0.14f), clay = plain(b, 0.64f, 0.32f, 0.20f);
+    const uint32_t tiles = build_material(b, TD_TEXTURE_CHECKER, light_tile, dark_tile, 2.5f);
+    const uint32_t striped = build_material(b, TD_TEXTURE_STRIPES, cream, teal, 3.0f);
+    const uint32_t bricks = build_material(b, TD_TEXTURE_BRICKS, brick, mortar, 6.0f);
+    const uint32_t wood = build_material(b, TD_TEXTURE_STRIPES, wood_a, wood_b, 9.0f);
+    const uint32_t mirror = build_material(b, TD_TEXTURE_MIRROR, silver, silver, 1.0f);
+    const uint32_t white = build_plain(b, 0.76f, 0.75f, 0.72f), red = build_plain(b, 0.66f, 0.16f, 0.12f);
+    const uint32_t green = build_plain(b, 0.24f, 0.52f, 0.22f), blue = build_plain(b, 0.20f, 0.30f, 0.62f);
+    const uint32_t yellow = build_plain(b, 0.80f, 0.60f, 0.14f), clay = build_plain(b, 0.64f, 0.32f, 0.20f);
 
-    set_room(b, (vec3){-3.0f, 0.0f, -3.0f}, (vec3){3.0f, 2.8f, 3.4f});
-    set_walls(b, red, green, tiles, white, striped, bricks);
-    add_box(b, wood, -0.2f, 0.0f, -0.7f, 1.9f, 0.62f, 0.9f, 14.0f);
-    add_sphere(b, mirror, -0.62f, 1.02f, -0.78f, 0.40f);
-    add_sphere(b, yellow, 0.35f, 0.86f, -0.55f, 0.24f);
-    add_box(b, blue, -2.25f, 0.0f, -1.9f, 0.8f, 1.9f, 0.8f, 24.0f);
-    add_box(b, white, 1.95f, 0.0f, -1.7f, 0.9f, 1.1f, 0.9f, -31.0f);
-    add_sphere(b, clay, 1.95f, 1.52f, -1.7f, 0.42f);
-    add_sphere(b, white, 1.55f, 0.34f, 0.55f, 0.34f);
-    add_box(b, yellow, -1.75f, 0.0f, 0.45f, 0.5f, 0.5f, 0.5f, 40.0f);
-    add_light(b, (vec3){0.0f, 2.79f, -0.4f}, (vec3){0.75f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.55f},
+    build_bounds(b, (vec3){-3.0f, 0.0f, -3.0f}, (vec3){3.0f, 2.8f, 3.4f});
+    build_walls(b, red, green, tiles, white, striped, bricks);
+    build_box(b, wood, -0.2f, 0.0f, -0.7f, 1.9f, 0.62f, 0.9f, 14.0f);
+    build_sphere(b, mirror, -0.62f, 1.02f, -0.78f, 0.40f);
+    build_sphere(b, yellow, 0.35f, 0.86f, -0.55f, 0.24f);
+    build_box(b, blue, -2.25f, 0.0f, -1.9f, 0.8f, 1.9f, 0.8f, 24.0f);
+    build_box(b, white, 1.95f, 0.0f, -1.7f, 0.9f, 1.1f, 0.9f, -31.0f);
+    build_sphere(b, clay, 1.95f, 1.52f, -1.7f, 0.42f);
+    build_sphere(b, white, 1.55f, 0.34f, 0.55f, 0.34f);
+    build_box(b, yellow, -1.75f, 0.0f, 0.45f, 0.5f, 0.5f, 0.5f, 40.0f);
+    build_light(b, (vec3){0.0f, 2.79f, -0.4f}, (vec3){0.75f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.55f},
               (vec3){13.0f, 11.8f, 9.6f});
 }
 
-static void build_gallery(builder *b)
+static void build_gallery(scene_builder *b)
 {
     const float plank_a[3] = {0.52f, 0.36f, 0.22f}, plank_b[3] = {0.44f, 0.29f, 0.17f};
     const float black[3] = {0.10f, 0.10f, 0.12f}, white_tile[3] = {0.80f, 0.80f, 0.78f};
     const float orange[3] = {0.82f, 0.42f, 0.12f}, navy[3] = {0.12f, 0.16f, 0.34f};
     const float silver[3] = {0.90f, 0.90f, 0.92f};
-    const uint32_t planks = add_material(b, TD_TEXTURE_STRIPES, plank_a, plank_b, 5.0f);
-    const uint32_t board = add_material(b, TD_TEXTURE_CHECKER, black, white_tile, 7.0f);
-    const uint32_t canvas = add_material(b, TD_TEXTURE_CHECKER, orange, navy, 4.0f);
-    const uint32_t mirror = add_material(b, TD_TEXTURE_MIRROR, silver, silver, 1.0f);
-    const uint32_t wall = plain(b, 0.72f, 0.71f, 0.70f), dark = plain(b, 0.26f, 0.30f, 0.36f);
-    const uint32_t plinth = plain(b, 0.60f, 0.60f, 0.58f), clay = plain(b, 0.70f, 0.34f, 0.22f);
-    const uint32_t jade = plain(b, 0.20f, 0.52f, 0.40f);
+    const uint32_t planks = build_material(b, TD_TEXTURE_STRIPES, plank_a, plank_b, 5.0f);
+    const uint32_t board = build_material(b, TD_TEXTURE_CHECKER, black, white_tile, 7.0f);
+    const uint32_t canvas = build_material(b, TD_TEXTURE_CHECKER, orange, navy, 4.0f);
+    const uint32_t mirror = build_material(b, TD_TEXTURE_MIRROR, silver, silver, 1.0f);
+    const uint32_t wall = build_plain(b, 0.72f, 0.71f, 0.70f), dark = build_plain(b, 0.26f, 0.30f, 0.36f);
+    const uint32_t plinth = build_plain(b, 0.60f, 0.60f, 0.58f), clay = build_plain(b, 0.70f, 0.34f, 0.22f);
+    const uint32_t jade = build_plain(b, 0.20f, 0.52f, 0.40f);
 
-    set_room(b, (vec3){-4.0f, 0.0f, -4.0f}, (vec3){4.0f, 3.2f, 3.6f});
-    set_walls(b, wall, wall, planks, wall, dark, dark);
-    add_box(b, plinth, -2.0f, 0.0f, -1.4f, 0.7f, 0.9f, 0.7f, 0.0f);
-    add_sphere(b, clay, -2.0f, 1.34f, -1.4f, 0.44f);
-    add_box(b, plinth, 0.0f, 0.0f, -2.2f, 0.7f, 0.9f, 0.7f, 45.0f);
-    add_sphere(b, mirror, 0.0f, 1.42f, -2.2f, 0.52f);
-    add_box(b, plinth, 2.0f, 0.0f, -1.4f, 0.7f, 0.9f, 0.7f, 0.0f);
-    add_box(b, jade, 2.0f, 0.9f, -1.4f, 0.5f, 0.8f, 0.5f, 30.0f);
-    add_box(b, canvas, -1.9f, 1.1f, -3.96f, 1.7f, 1.3f, 0.06f, 0.0f);
-    add_box(b, board, 2.0f, 1.1f, -3.96f, 1.3f, 1.3f, 0.06f, 0.0f);
-    add_box(b, clay, 0.9f, 0.0f, 0.1f, 1.5f, 0.42f, 0.5f, -12.0f);
-    add_light(b, (vec3){-1.9f, 3.19f, -1.9f}, (vec3){0.6f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.4f}, (vec3){16.0f, 13.5f,
+    build_bounds(b, (vec3){-4.0f, 0.0f, -4.0f}, (vec3){4.0f, 3.2f, 3.6f});
+    build_walls(b, wall, wall, planks, wall, dark, dark);
+    build_box(b, plinth, -2.0f, 0.0f, -1.4f, 0.7f, 0.9f, 0.7f, 0.0f);
+    build_sphere(b, clay, -2.0f, 1.34f, -1.4f, 0.44f);
+    build_box(b, plinth, 0.0f, 0.0f, -2.2f, 0.7f, 0.9f, 0.7f, 45.0f);
+    build_sphere(b, mirror, 0.0f, 1.42f, -2.2f, 0.52f);
+    build_box(b, plinth, 2.0f, 0.0f, -1.4f, 0.7f, 0.9f, 0.7f, 0.0f);
+    build_box(b, jade, 2.0f, 0.9f, -1.4f, 0.5f, 0.8f, 0.5f, 30.0f);
+    build_box(b, canvas, -1.9f, 1.1f, -3.96f, 1.7f, 1.3f, 0.06f, 0.0f);
+    build_box(b, board, 2.0f, 1.1f, -3.96f, 1.3f, 1.3f, 0.06f, 0.0f);
+    build_box(b, clay, 0.9f, 0.0f, 0.1f, 1.5f, 0.42f, 0.5f, -12.0f);
+    build_light(b, (vec3){-1.9f, 3.19f, -1.9f}, (vec3){0.6f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.4f}, (vec3){16.0f, 13.5f,
                                                                                                          10.5f});
-    add_light(b, (vec3){2.0f, 3.19f, -1.0f}, (vec3){0.5f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.5f}, (vec3){10.0f, 12.0f,
+    build_light(b, (vec3){2.0f, 3.19f, -1.0f}, (vec3){0.5f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.5f}, (vec3){10.0f, 12.0f,
                                                                                                         15.0f});
 }
 
 typedef struct scene_entry {
     const char *name;
-    void (*build)(builder *b);
+    void (*build)(scene_builder *b); /* NULL: it has a cast */
     vec3 eye, target;
     float swing, bob, field_of_view; /* metres, metres, degrees from top to bottom */
 } scene_entry;
@@ -150,6 +81,7 @@ typedef struct scene_entry {
 static const scene_entry scenes[] = {
     {"room", build_room, {0.0f, 1.45f, 3.05f}, {0.0f, 0.95f, -1.0f}, 0.85f, 0.18f, 58.0f},
     {"gallery", build_gallery, {0.2f, 1.60f, 3.2f}, {0.0f, 1.25f, -1.6f}, 1.3f, 0.15f, 56.0f},
+    {"tavern", NULL, {0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f}, 0.0f, 0.0f, 54.0f},
 };
 enum { SCENE_COUNT = sizeof scenes / sizeof *scenes };
 
@@ -166,14 +98,23 @@ const char *demo_scene_name(int scene)
     return scene >= 0 && scene < SCENE_COUNT ? scenes[scene].name : NULL;
 }
 
-void demo_scene_build(int scene, struct td_scene_block *out)
+bool demo_scene_has_cast(int scene)
 {
-    builder b = {.block = out};
-    memset(out, 0, sizeof *out);
-    scenes[scene].build(&b);
+    return !scenes[scene].build;
 }
 
-void demo_scene_camera(int scene, double seconds, uint32_t width, uint32_t height, struct td_scene_push *out)
+void demo_scene_build(int scene, const demo_cast *cast, struct td_scene_block *out)
+{
+    scene_builder b = {.block = out};
+    memset(out, 0, sizeof *out);
+    if (demo_scene_has_cast(scene))
+        build_tavern(&b, cast);
+    else
+        scenes[scene].build(&b);
+}
+
+void demo_scene_camera(int scene, const demo_cast *cast, double seconds, uint32_t width, uint32_t height,
+                       struct td_scene_push *out)
 {
     const scene_entry *s = &scenes[scene];
     const float phase = (float)fmod(seconds * 0.35, 2.0 * GLM_PI);
@@ -184,6 +125,10 @@ void demo_scene_camera(int scene, double seconds, uint32_t width, uint32_t heigh
     eye[0] += s->swing * sinf(phase);
     eye[1] += s->bob * sinf(2.0f * phase);
     target[0] -= 0.3f * s->swing * sinf(phase);
+    if (demo_scene_has_cast(scene)) {
+        glm_vec3_copy((float *)cast->eye, eye);
+        glm_vec3_copy((float *)cast->target, target);
+    }
     glm_vec3_sub(target, eye, forward);
     glm_vec3_normalize(forward);
     glm_vec3_crossn(forward, (vec3){0.0f, 1.0f, 0.0f}, right);

@@ -15,6 +15,7 @@ layout(local_size_x = 8, local_size_y = 8) in;
 layout(constant_id = 0) const uint SPHERES = 1;
 layout(constant_id = 1) const uint BOXES = 1;
 layout(constant_id = 2) const uint LIGHTS = 1;
+layout(constant_id = 3) const uint GROUPS = 0;
 
 layout(set = 0, binding = 0, std140) uniform scene_uniform { td_scene_block scene; };
 layout(set = 0, binding = 1, rgba32f) uniform image2D radiance_image;             // rgb: mean of all samples
@@ -24,6 +25,7 @@ layout(set = 0, binding = 4, rgba32f) uniform writeonly image2D position_image; 
 
 layout(push_constant) uniform push_block { td_scene_push push; };
 
+const uint FIRST_BOX = TD_SCENE_SPHERES; // where boxes begin among numbers of what is hit
 const float PI = 3.14159265359;
 const float FAR = 1e30;
 const float EPSILON = 1e-3;
@@ -96,6 +98,15 @@ float box_distance(uint i, vec3 origin, vec3 direction)
     return enter < leave && enter > EPSILON ? enter : FAR;
 }
 
+// Does a ray come as near as `most` to a group?
+bool meets_group(uint g, vec3 origin, vec3 direction, float most)
+{
+    vec4 bound = scene.group_bounds[g];
+    vec3 o = origin - bound.xyz;
+    float b = dot(o, direction), c = dot(o, o) - bound.w * bound.w, h = b * b - c;
+    return c < 0.0 || (b < 0.0 && h > 0.0 && -b - sqrt(max(h, 0.0)) < most);
+}
+
 hit_info trace(vec3 origin, vec3 direction)
 {
     hit_info hit;
@@ -112,8 +123,23 @@ hit_info trace(vec3 origin, vec3 direction)
     }
     [[unroll]] for (uint i = 0u; i < BOXES; i++) {
         float t = box_distance(i, origin, direction);
-        nearest = t < hit.distance ? int(SPHERES + i) : nearest;
+        nearest = t < hit.distance ? int(FIRST_BOX + i) : nearest;
         hit.distance = min(hit.distance, t);
+    }
+    for (uint g = 0u; g < GROUPS; g++) {
+        uvec4 group = scene.groups[g];
+        bool meets = meets_group(g, origin, direction, hit.distance);
+        uint spheres = meets ? group.y : group.x, boxes = meets ? group.w : group.z;
+        for (uint i = group.x; i < spheres; i++) {
+            float t = sphere_distance(i, origin, direction);
+            nearest = t < hit.distance ? int(i) : nearest;
+            hit.distance = min(hit.distance, t);
+        }
+        for (uint i = group.z; i < boxes; i++) {
+            float t = box_distance(i, origin, direction);
+            nearest = t < hit.distance ? int(FIRST_BOX + i) : nearest;
+            hit.distance = min(hit.distance, t);
+        }
     }
     [[unroll]] for (uint i = 0u; i < LIGHTS; i++) {
         vec3 n = scene.lights[i].normal.xyz;
@@ -135,13 +161,13 @@ hit_info trace(vec3 origin, vec3 direction)
         hit.normal = -sign(direction) * vec3(which);
         hit.material = direction[axis] > 0.0 ? scene.walls_max[axis] : scene.walls_min[axis];
         hit.uv = plane_uv(p, hit.normal);
-    } else if (nearest < int(SPHERES)) {
+    } else if (nearest < int(FIRST_BOX)) {
         vec4 sphere = scene.spheres[nearest];
         hit.normal = (p - sphere.xyz) / sphere.w;
         hit.material = scene.sphere_material[nearest].x;
         hit.uv = plane_uv(p - sphere.xyz, hit.normal);
     } else {
-        uint i = uint(nearest) - SPHERES;
+        uint i = uint(nearest) - FIRST_BOX;
         vec4 center = scene.boxes[i].center, extent = scene.boxes[i].extent;
         vec3 local = turn(p - center.xyz, center.w, extent.w);
         vec3 share = abs(local) / extent.xyz;
@@ -161,6 +187,15 @@ bool blocked(vec3 origin, vec3 direction, float distance)
         nearest = min(nearest, sphere_distance(i, origin, direction));
     [[unroll]] for (uint i = 0u; i < BOXES; i++)
         nearest = min(nearest, box_distance(i, origin, direction));
+    for (uint g = 0u; g < GROUPS; g++) {
+        uvec4 group = scene.groups[g];
+        bool meets = nearest >= distance && meets_group(g, origin, direction, distance);
+        uint spheres = meets ? group.y : group.x, boxes = meets ? group.w : group.z;
+        for (uint i = group.x; i < spheres; i++)
+            nearest = min(nearest, sphere_distance(i, origin, direction));
+        for (uint i = group.z; i < boxes; i++)
+            nearest = min(nearest, box_distance(i, origin, direction));
+    }
     return nearest < distance;
 }
 

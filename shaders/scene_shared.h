@@ -18,10 +18,11 @@
 #define TD_STRUCT struct
 #endif
 
-#define TD_SCENE_MATERIALS 16
-#define TD_SCENE_SPHERES 8
-#define TD_SCENE_BOXES 8
+#define TD_SCENE_MATERIALS 32
+#define TD_SCENE_SPHERES 64
+#define TD_SCENE_BOXES 64
 #define TD_SCENE_LIGHTS 4
+#define TD_SCENE_GROUPS 24
 
 #define TD_TEXTURE_PLAIN 0
 #define TD_TEXTURE_CHECKER 1
@@ -51,7 +52,7 @@ struct td_light {
 struct td_scene_block {
     TD_VEC4(room_min);
     TD_VEC4(room_max);
-    TD_UVEC4(counts);    /* spheres, boxes, lights: constants of the pipeline, so that its loops unroll */
+    TD_UVEC4(counts);    /* spheres and boxes of no group, lights, groups: constants of the pipeline, so that loops unroll */
     TD_UVEC4(walls_min); /* materials of the walls at room_min: x, y (floor), z */
     TD_UVEC4(walls_max); /* and at room_max */
     TD_STRUCT td_material materials[TD_SCENE_MATERIALS];
@@ -60,6 +61,8 @@ struct td_scene_block {
     TD_UVEC4(sphere_material[TD_SCENE_SPHERES]); /* x */
     TD_UVEC4(box_material[TD_SCENE_BOXES]);
     TD_STRUCT td_light lights[TD_SCENE_LIGHTS];
+    TD_VEC4(group_bounds[TD_SCENE_GROUPS]); /* a sphere around all of a group, which rays that miss it pass by */
+    TD_UVEC4(groups[TD_SCENE_GROUPS]);      /* x to below y: its spheres; z to below w: its boxes */
 };
 
 struct td_scene_push {

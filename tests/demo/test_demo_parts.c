@@ -272,21 +272,53 @@ static void test_adapt(void **state)
     assert_float_equal(a.error, 0.2, 1e-12);
 }
 
+/* All of a group lies within its sphere: a ray that misses that one misses all of it. */
+static void check_groups(const struct td_scene_block *b)
+{
+    uint32_t spheres = b->counts[0], boxes = b->counts[1];
+    assert_in_range(b->counts[3], 0, TD_SCENE_GROUPS);
+    for (uint32_t g = 0; g < b->counts[3]; g++) {
+        const float *bound = b->group_bounds[g];
+        const uint32_t *group = b->groups[g];
+        assert_true(group[0] == spheres && group[2] == boxes && group[1] <= TD_SCENE_SPHERES && group[3] <= TD_SCENE_BOXES);
+        for (uint32_t i = group[0]; i < group[1]; i++) {
+            const float *s = b->spheres[i], x = s[0] - bound[0], y = s[1] - bound[1], z = s[2] - bound[2];
+            if (sqrtf(x * x + y * y + z * z) + s[3] > bound[3])
+                fail_msg("group %u: sphere %u reaches out of it", g, i - group[0]);
+        }
+        for (uint32_t i = group[2]; i < group[3]; i++)
+            for (int corner = 0; corner < 8; corner++) {
+                const float *c = b->boxes[i].center, *e = b->boxes[i].extent;
+                const float u = corner & 1 ? e[0] : -e[0], v = corner & 2 ? e[2] : -e[2];
+                const float x = c[0] + c[3] * u + e[3] * v - bound[0], z = c[2] - e[3] * u + c[3] * v - bound[2];
+                const float y = c[1] + (corner & 4 ? e[1] : -e[1]) - bound[1];
+                if (sqrtf(x * x + y * y + z * z) > bound[3])
+                    fail_msg("group %u: box %u reaches out of it: %g of %g", g, i - group[2],
+                             (double)sqrtf(x * x + y * y + z * z), (double)bound[3]);
+            }
+        spheres = group[1];
+        boxes = group[3];
+    }
+}
+
 static void test_scenes(void **state)
 {
     (void)state;
     static struct td_scene_block block;
+    demo_cast cast;
     int count = 0;
+    demo_scene_cast(&cast);
     for (; demo_scene_name(count); count++) {
         struct td_scene_push push;
-        demo_scene_build(count, &block);
+        demo_scene_build(count, &cast, &block);
         assert_in_range(block.counts[0], 1, TD_SCENE_SPHERES);
         assert_in_range(block.counts[1], 1, TD_SCENE_BOXES);
         assert_in_range(block.counts[2], 1, TD_SCENE_LIGHTS);
-        for (uint32_t i = 0; i < block.counts[2]; i++)
-            assert_true(block.lights[i].normal[1] < -0.99f && block.lights[i].edge_u[3] > 0.1f);
+        for (uint32_t i = 0; i < block.counts[2]; i++) /* from the ceiling, or out of a hearth */
+            assert_true((block.lights[i].normal[1] < -0.99f || demo_scene_has_cast(count)) && block.lights[i].edge_u[3] > 0.1f);
+        check_groups(&block);
         for (int step = 0; step < 100; step++) {
-            demo_scene_camera(count, step * 0.5, 320, 180, &push);
+            demo_scene_camera(count, &cast, step * 0.5, 320, 180, &push);
             for (int axis = 0; axis < 3; axis++)
                 assert_true(push.eye[axis] > block.room_min[axis] && push.eye[axis] < block.room_max[axis]);
         }
