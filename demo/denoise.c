@@ -334,16 +334,15 @@ uint64_t demo_denoiser_offset(const demo_denoiser *d, const char *name)
 
 /* --- The file --- */
 
-bool demo_denoiser_find(char *path, size_t bytes)
+bool demo_asset_find(const char *file, char *path, size_t bytes)
 {
-    static const char *const places[] = {"denoise.safetensors", "../demo/assets/denoise.safetensors",
-                                         "../share/tandem/denoise.safetensors"};
+    static const char *const places[] = {"", "../demo/assets/", "../share/tandem/"};
     char program[PATH_MAX + 1];
     const ssize_t length = readlink("/proc/self/exe", program, PATH_MAX);
     program[length > 0 ? length : 0] = 0;
     char *slash = strrchr(program, '/');
     for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        const int written = snprintf(path, bytes, "%.*s/%s", (int)(slash - program), program, places[i]);
+        const int written = snprintf(path, bytes, "%.*s/%s%s", (int)(slash - program), program, places[i], file);
         if (written > 0 && (size_t)written < bytes && access(path, R_OK) == 0)
             return true;
     }

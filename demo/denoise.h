@@ -77,7 +77,7 @@ tandem_view demo_denoiser_out(const demo_denoiser *d, const integration_slot *sl
 uint64_t demo_denoiser_offset(const demo_denoiser *d, const char *name);
 
 /* The file that comes with the demo: beside the program, or in the tree that it was built from. False: there is none. */
-bool demo_denoiser_find(char *path, size_t bytes);
+bool demo_asset_find(const char *file, char *path, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -16,16 +16,20 @@
 #include "demo/adapt.h"
 #include "demo/recheck.h"
 #include "demo/run.h"
+#include "demo/tavern.h"
 #include "interop/base.h"
 #include "kernels/model/safetensors.h"
 #include "shaders/filter_shared.h"
 
-enum { DEFAULT_FRAMES = 60, JUDGED_FRAMES = 3, PROBE_EVERY = 4, OVERLAY_WIDTH = 1280, OVERLAY_HEIGHT = 720,
+enum { DEFAULT_FRAMES = 60, TAVERN_FRAMES = 120, JUDGED_FRAMES = 3, PROBE_EVERY = 4, OVERLAY_WIDTH = 1280, OVERLAY_HEIGHT = 720,
        LARGE_PIXELS = 1 << 16 };
 static const double FRAMES_A_SECOND = 30.0; /* of the camera's path */
 static const double MOST_OFF = 0.01;        /* of the network on any rung from itself on the CPU: relative L1 */
 
+static const double TAVERN_STEP = 1.0 / 15;  /* seconds of the tavern's a frame */
+
 typedef struct judged {
+    demo_cast cast;
     uint32_t index, shift_x, shift_y;
     bool denoised;
     float *noisy, *result;
@@ -38,6 +42,8 @@ typedef struct headless {
     uint32_t frames, width, height;
     size_t picture_floats;
     demo_cast cast;
+    demo_tavern *tavern; /* or NULL */
+    bool talked[DEMO_SLOTS]; /* when that frame began */
     demo_timings timings;
     demo_trace *trace;
     judged judged[JUDGED_FRAMES];
@@ -98,7 +104,7 @@ static demo_frame_request request_of(const headless *h, uint32_t index, bool exa
     const bool automatic = h->options->precision == TANDEM_PRECISION_AUTO, probe = index % PROBE_EVERY == 0;
     return (demo_frame_request){.index = index,
                                 .seconds = index / FRAMES_A_SECOND,
-                                .cast = h->cast,
+                                .cast = h->tavern ? h->tavern->cast : h->cast,
                                 .effect = h->options->effect,
                                 .cut = index == 0,
                                 .jitter = h->options->effect == DEMO_EFFECT_DENOISE,
@@ -117,6 +123,7 @@ static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *f
     j->shift_x = frame->shift_x;
     j->shift_y = frame->shift_y;
     j->denoised = frame->denoised;
+    j->cast = slot->request.cast;
     j->noisy = malloc(h->picture_floats * sizeof(float));
     j->result = malloc(h->picture_floats * sizeof(float));
     if (!j->noisy || !j->result)
@@ -187,6 +194,10 @@ static bool complete(headless *h, demo_slot *slot)
         return false;
     if (h->trace)
         demo_trace_frame(h->trace, &frame);
+    if (h->tavern) {
+        demo_tavern_took(h->tavern, frame.frame_ms, h->talked[slot->index]);
+        demo_tavern_poll(h->tavern);
+    }
     if (h->history_count == DEMO_HISTORY)
         memmove(h->history[0], h->history[1], sizeof h->history - sizeof h->history[0]);
     else
@@ -214,16 +225,30 @@ static bool consume_up_to(headless *h, uint32_t frames, uint32_t *consumed)
         demo_slot *slot = &h->pipeline->slots[*consumed % DEMO_SLOTS];
         if (!slot->consumed && !demo_frame_consume(h->pipeline, slot, NULL))
             return false;
+        if (h->tavern)
+            demo_tavern_poll(h->tavern);
     }
     return true;
+}
+
+/* First nobody talks, so that there are such frames, too. */
+static void live(headless *h, uint32_t index)
+{
+    if (!h->tavern)
+        return;
+    if (index >= h->frames / 4)
+        demo_tavern_script(h->tavern);
+    h->talked[index % DEMO_SLOTS] = demo_tavern_talking(h->tavern);
+    demo_tavern_step(h->tavern, TAVERN_STEP);
 }
 
 static bool begin(headless *h, uint32_t index, uint32_t *consumed)
 {
     demo_pipeline *p = h->pipeline;
     demo_slot *slot = &p->slots[index % DEMO_SLOTS];
-    const demo_frame_request request = request_of(h, index, false);
     char text[300];
+    live(h, index);
+    const demo_frame_request request = request_of(h, index, false);
     if (h->options->ladder && index && index % h->options->ladder == 0) {
         const demo_switch outcome = demo_pipeline_step_down(p, false, text, sizeof text);
         if (outcome != DEMO_SWITCHED)
@@ -342,13 +367,14 @@ static bool measure_accuracy(headless *h)
 
 /* The frame once more, without frames before it: how near to the reference an effect comes. NaN if it did not come to a
  * picture. */
-static bool judge_again(headless *h, uint32_t index, uint32_t effect, const float *reference, double *db)
+static bool judge_again(headless *h, const judged *j, uint32_t effect, const float *reference, double *db)
 {
     demo_slot *slot = spare_slot(h);
-    demo_frame_request request = request_of(h, index, false);
+    demo_frame_request request = request_of(h, j->index, false);
     demo_frame_result frame;
     float *picture = malloc(h->picture_floats * sizeof(float));
     request.effect = effect;
+    request.cast = j->cast;
     request.cut = true;
     request.precision = TANDEM_PRECISION_AUTO;
     request.probe = request.trial = false;
@@ -360,13 +386,13 @@ static bool judge_again(headless *h, uint32_t index, uint32_t effect, const floa
     return ok;
 }
 
-static bool judge_others(headless *h, uint32_t index, const float *reference)
+static bool judge_others(headless *h, const judged *j, const float *reference)
 {
     demo_quality *q = &h->report.quality;
     double filter = 0, single = 0;
     const bool denoises = h->options->effect == DEMO_EFFECT_DENOISE;
-    const bool ok = (!denoises || judge_again(h, index, DEMO_EFFECT_FILTER, reference, &filter)) &&
-                    (!h->pipeline->has_denoiser || judge_again(h, index, DEMO_EFFECT_DENOISE, reference, &single));
+    const bool ok = (!denoises || judge_again(h, j, DEMO_EFFECT_FILTER, reference, &filter)) &&
+                    (!h->pipeline->has_denoiser || judge_again(h, j, DEMO_EFFECT_DENOISE, reference, &single));
     q->filter_db += denoises ? filter / h->judged_done : 0;
     q->single_db += single / h->judged_done;
     return ok;
@@ -379,7 +405,8 @@ static bool judge(headless *h)
     bool ok = reference != NULL;
     for (uint32_t i = 0; ok && i < h->judged_done; i++) {
         const judged *j = &h->judged[i];
-        const demo_frame_request at = request_of(h, j->index, false);
+        demo_frame_request at = request_of(h, j->index, false);
+        at.cast = j->cast;
         ok = demo_render_reference(h->pipeline, spare_slot(h), &at, h->options->samples, DEMO_REFERENCE_STREAM + j->index,
                                    reference);
         if (!ok)
@@ -388,7 +415,7 @@ static bool judge(headless *h)
         h->report.box_db += demo_best_box_db(j->noisy, reference, h->width, h->height) / h->judged_done;
         h->report.result_db += demo_psnr_db(j->result, reference, h->width, h->height) / h->judged_done;
         demo_seams_add(&seams, j->result, reference, h->width, h->height, TD_FILTER_TILE, j->shift_x, j->shift_y);
-        ok = judge_others(h, j->index, reference);
+        ok = judge_others(h, j, reference);
         if (ok && i + 1 == h->judged_done)
             ok = write_picture(h, "last.png", j->result) && write_picture(h, "reference.png", reference);
     }
@@ -431,6 +458,12 @@ static bool write_overlay(headless *h)
                               .result_db = h->last.denoised ? h->report.result_db : 0};
     demo_adapt_text(&h->adapt, why, sizeof why);
     data.why = why;
+    demo_shown shown;
+    if (h->tavern) {
+        demo_tavern_show(h->tavern, (float)h->width / (float)h->height, &shown);
+        data.shown = &shown;
+        view.wipe = DEMO_WIPE_NONE;
+    }
     /* Of the last rung alone. */
     const size_t first = h->stay_count ? h->stays[h->stay_count - 1].first : 0, count = h->timings.count - first;
     data.frame = demo_percentiles_of(h->timings.frame_ms + first, count);
@@ -449,6 +482,26 @@ static bool write_overlay(headless *h)
     demo_overlay_destroy(h->engine);
     demo_screen_destroy(&screen);
     return ok;
+}
+
+static void print_talk(const demo_tavern *t)
+{
+    const demo_percentiles quiet = demo_samples_percentiles(&t->quiet), talking = demo_samples_percentiles(&t->talking),
+                           spent = demo_samples_percentiles(&t->spent);
+    if (t->note[0])
+        printf("%s\n", t->note);
+    for (uint32_t i = 0; i < t->told_count; i++) {
+        const demo_reply *r = &t->told[i].reply;
+        char said[DEMO_SAID_BYTES];
+        demo_reply_said(r, said, sizeof said);
+        const char *name = demo_cards[t->told[i].who].name;
+        printf("  to %s: %s\n  %s: %s", name, r->asked, name, said);
+        printf(r->act ? r->item[0] ? " [%s %s]\n" : " [%s]\n" : "\n", demo_acts[r->act], r->item);
+    }
+    if (t->talk.language)
+        printf("talk: %.1f tokens/s; a frame: p99 %.0f us of %u us; time of a frame p99 %.2f ms without talk (%u), %.2f ms with (%u)\n",
+               t->talk_s > 0 ? (double)t->tokens / t->talk_s : 0, spent.p99, t->talk.options.budget_us, quiet.p99, t->quiet.count,
+               talking.p99, t->talking.count);
 }
 
 static void print_summary(const headless *h)
@@ -489,6 +542,8 @@ static void print_summary(const headless *h)
                demo_rungs[s->rung], (unsigned)s->first, (unsigned)(s->first + s->frames - 1), s->frame_ms,
                1e3 * s->to_ms, 1e3 * s->back_ms, s->attention_ms, s->worst_rel_l1);
     }
+    if (h->tavern)
+        print_talk(h->tavern);
     printf("files in %s\n", h->options->out);
 }
 
@@ -506,14 +561,16 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     h->options = o;
     demo_adapt_init(&h->adapt, o->max_error);
     demo_scene_cast(&h->cast);
-    h->frames = o->frames ? o->frames : DEFAULT_FRAMES;
+    const bool tavern = demo_scene_has_cast(o->frame.scene);
+    h->frames = o->frames ? o->frames : tavern ? TAVERN_FRAMES : DEFAULT_FRAMES;
+    h->tavern = tavern ? demo_tavern_open(&o->talk) : NULL;
     h->width = p->options.width;
     h->height = p->options.height;
     h->picture_floats = (size_t)4 * h->width * h->height;
     h->judged_count = h->frames < JUDGED_FRAMES ? h->frames : JUDGED_FRAMES;
     for (uint32_t i = 0; i < h->judged_count; i++)
         h->judged[i].index = (uint32_t)((uint64_t)(i + 1) * h->frames / h->judged_count) - 1;
-    ok = demo_make_folder(o->out);
+    ok = demo_make_folder(o->out) && (!tavern || h->tavern);
     if (ok && o->trace) {
         h->trace = demo_trace_open(o->trace, &p->info, e->properties.deviceName);
         ok = h->trace != NULL;
@@ -529,6 +586,9 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     h->report.height = h->height;
     h->report.stays = h->stays;
     h->report.stay_count = h->stay_count;
+    h->report.tavern = h->tavern;
+    if (h->tavern)
+        demo_tavern_finish(h->tavern);
     ok = ok && measure_accuracy(h) && judge(h) && out_path(h, "report.json", path, sizeof path) &&
          demo_report_write(path, &h->report) && write_overlay(h);
     ok = demo_trace_close(h->trace) && ok;
@@ -542,6 +602,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     }
     demo_timings_free(&h->timings);
     demo_recheck_close(h->recheck);
+    demo_tavern_close(h->tavern);
     free(h);
     return ok ? 0 : 1;
 }

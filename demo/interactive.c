@@ -10,9 +10,10 @@
 
 #include "demo/adapt.h"
 #include "demo/run.h"
+#include "demo/tavern.h"
 #include "interop/base.h"
 
-enum { PROBE_EVERY = 4, PROBES_KEPT = 32, MOST_REFERENCE_SAMPLES = 4096 };
+enum { PROBE_EVERY = 4, PROBES_KEPT = 32, MOST_REFERENCE_SAMPLES = 4096, FIRST_FRAMES = 4 };
 static const double MOST_SECONDS_A_FRAME = 0.1, IDLE_SECONDS = 0.05;
 
 typedef struct interactive {
@@ -42,6 +43,11 @@ typedef struct interactive {
     uint32_t reference_step;  /* samples at once */
     uint32_t measured;        /* samples that the quality was last measured against */
     uint32_t rung;   /* of the frames that were learnt from */
+    demo_tavern *tavern; /* or NULL */
+    demo_cast cast;      /* of scenes without one */
+    demo_shown shown_people;
+    bool talked[DEMO_SLOTS];  /* when that frame began */
+    float mouse_x, mouse_y;
 } interactive;
 
 static double now_seconds(void)
@@ -83,6 +89,12 @@ static bool is_filters(int32_t key)
     return key && key < 128 && strchr("123kqvbe", key) != NULL;
 }
 
+/* What is left of the line where nobody asked for something else. */
+static demo_wipe first_wipe(const interactive *w)
+{
+    return w->tavern ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY;
+}
+
 static void change_effect(interactive *w)
 {
     demo_view *v = &w->view;
@@ -92,17 +104,18 @@ static void change_effect(interactive *w)
     }
     v->effect = v->effect == DEMO_EFFECT_FILTER ? DEMO_EFFECT_DENOISE : DEMO_EFFECT_FILTER;
     v->error_map = false;
-    v->wipe = DEMO_WIPE_NOISY;
+    v->wipe = first_wipe(w);
     v->paused = false;
     say(w, 2.5, v->effect == DEMO_EFFECT_FILTER ? "now: a filter by attention, which nobody trained" : "now: the trained network");
     start_again(w);
 }
 
 /* Many samples take their time, in which the camera rests. */
-static void compare_with_reference(demo_view *v)
+static void compare_with_reference(interactive *w)
 {
+    demo_view *v = &w->view;
     v->paused = v->wipe != DEMO_WIPE_REFERENCE;
-    v->wipe = v->paused ? DEMO_WIPE_REFERENCE : DEMO_WIPE_NOISY;
+    v->wipe = v->paused ? DEMO_WIPE_REFERENCE : first_wipe(w);
 }
 
 static void on_key(interactive *w, int32_t key, bool again)
@@ -128,12 +141,12 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 'a': v->wipe = v->wipe == DEMO_WIPE_NOISY ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY; break;
     case 'b': v->wipe = v->wipe == DEMO_WIPE_EXACT ? DEMO_WIPE_NONE : DEMO_WIPE_EXACT; break;
     case 'n': change_effect(w); break;
-    case 'r': compare_with_reference(v); break;
+    case 'r': compare_with_reference(w); break;
     case 'e': v->error_map = !v->error_map; break;
     case 'l': w->step_down = true; break;
     case ' ':
         v->paused = !v->paused;
-        v->wipe = v->wipe == DEMO_WIPE_REFERENCE ? DEMO_WIPE_NOISY : v->wipe;
+        v->wipe = v->wipe == DEMO_WIPE_REFERENCE ? first_wipe(w) : v->wipe;
         break;
     case 'p':
     case DEMO_KEY_F12: v->screenshot = true; break;
@@ -152,12 +165,41 @@ static void on_key(interactive *w, int32_t key, bool again)
         start_again(w);
 }
 
+static float aspect_of(const interactive *w)
+{
+    return (float)w->data.width / (float)w->data.height;
+}
+
+/* Whether the tavern has a use for it: whoever is talked to hears all keys but a few. */
+static bool tavern_event(interactive *w, const demo_event *event)
+{
+    const demo_rect *p = &w->screen.picture;
+    if (!w->tavern)
+        return false;
+    switch (event->type) {
+    case DEMO_EVENT_KEY:
+        return !(w->view.help && event->key == DEMO_KEY_ESCAPE) && demo_tavern_key(w->tavern, event->key, event->down);
+    case DEMO_EVENT_TEXT: demo_tavern_text(w->tavern, event->text); return true;
+    case DEMO_EVENT_MOUSE_MOVE:
+        w->mouse_x = event->x;
+        w->mouse_y = event->y;
+        return false;
+    case DEMO_EVENT_MOUSE_BUTTON:
+        return event->down && !event->button && p->width > 0 && p->height > 0 && !w->view.paused &&
+               demo_tavern_click(w->tavern, 2 * (w->mouse_x - p->x) / p->width - 1,
+                                 1 - 2 * (w->mouse_y - p->y) / p->height, aspect_of(w));
+    default: return false;
+    }
+}
+
 static void poll_events(interactive *w)
 {
     demo_event event;
     while (w->display->table->poll(w->display->window, &event)) {
         if (event.type == DEMO_EVENT_QUIT)
             w->view.quit = true;
+        else if (tavern_event(w, &event))
+            continue;
         else if (event.type == DEMO_EVENT_KEY && event.down)
             on_key(w, event.key, event.again);
         else
@@ -237,6 +279,11 @@ static bool complete(interactive *w, demo_slot *slot, demo_trace *trace)
     if (!demo_frame_complete(w->pipeline, slot, &frame))
         return false;
     learn(w, &frame, slot);
+    if (w->tavern) {
+        if (frame.index >= FIRST_FRAMES) /* in which drivers compile shaders */
+            demo_tavern_took(w->tavern, frame.frame_ms, w->talked[slot->index]);
+        demo_tavern_poll(w->tavern);
+    }
     if (trace)
         demo_trace_frame(trace, &frame);
     return true;
@@ -254,6 +301,8 @@ static bool show(interactive *w, demo_slot *slot, bool again)
 {
     const uint32_t index = (uint32_t)(slot - w->pipeline->slots);
     set_notice(w);
+    if (w->tavern)
+        demo_tavern_show(w->tavern, aspect_of(w), &w->shown_people);
     if (!w->screen.image_count || !demo_screen_acquire(&w->screen, index)) {
         if (w->screen.image_count && !w->screen.stale)
             return false;
@@ -367,8 +416,13 @@ static bool step(interactive *w, demo_trace *trace, double delta)
         return false;
     if (w->step_down)
         step_down(w);
+    if (w->tavern) {
+        w->talked[slot->index] = demo_tavern_talking(w->tavern);
+        demo_tavern_step(w->tavern, delta < MOST_SECONDS_A_FRAME ? delta : MOST_SECONDS_A_FRAME);
+    }
     const demo_frame_request request = {.index = w->next,
                                         .seconds = w->path_seconds,
+                                        .cast = w->tavern ? w->tavern->cast : w->cast,
                                         .effect = w->view.effect,
                                         .jitter = w->view.effect == DEMO_EFFECT_DENOISE,
                                         .precision = automatic ? demo_adapt_precision(&w->adapt) : w->view.precision,
@@ -379,6 +433,8 @@ static bool step(interactive *w, demo_trace *trace, double delta)
     w->path_seconds += delta < MOST_SECONDS_A_FRAME ? delta : MOST_SECONDS_A_FRAME;
     if (!demo_frame_begin(p, slot, &request))
         return false;
+    if (w->tavern)
+        demo_tavern_poll(w->tavern);
     w->next++;
     if (p->in_flight == 1)
         return show(w, slot, false) && complete(w, slot, trace);
@@ -468,6 +524,14 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
     w.data.why = w.why;
     w.view.effect = o->effect;
     start_again(&w);
+    demo_scene_cast(&w.cast);
+    if (demo_scene_has_cast(o->frame.scene)) {
+        w.data.shown = &w.shown_people;
+        w.tavern = demo_tavern_open(&o->talk);
+        if (!w.tavern)
+            return 1;
+        w.view.wipe = first_wipe(&w);
+    }
     display->table->size(display->window, &width, &height);
     bool ok = demo_screen_create(&w.screen, e, display->surface, 0, width, height) &&
               demo_overlay_create(e, w.screen.pass, DEMO_SCREEN_IMAGES);
@@ -484,5 +548,6 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
     ok = demo_trace_close(trace) && ok;
     demo_overlay_destroy(e);
     demo_screen_destroy(&w.screen);
+    demo_tavern_close(w.tavern);
     return ok ? 0 : 1;
 }

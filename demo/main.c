@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     demo_options options;
     static demo_engine engine;
     static demo_pipeline pipeline;
-    static char model[PATH_MAX];
+    static char model[PATH_MAX], npc[PATH_MAX];
     demo_display display = {0};
     void *library = NULL;
     char why[512] = "";
@@ -113,7 +113,13 @@ int main(int argc, char **argv)
         options.frame.height = gpu ? 540 : 180;
     options.frame.log = on_log;
     options.frame.log_user = &options;
-    if (!options.frame.model && demo_denoiser_find(model, sizeof model))
+    options.talk.log = on_log;
+    options.talk.user = &options;
+    options.talk.backend = options.frame.backend;
+    options.talk.threads = options.frame.threads;
+    if (!options.talk.path && demo_asset_find("npc.gguf", npc, sizeof npc))
+        options.talk.path = npc;
+    if (!options.frame.model && demo_asset_find("denoise.safetensors", model, sizeof model))
         options.frame.model = model;
     if (!demo_pipeline_create(&pipeline, &engine, &options.frame) || !settle_effect(&options, &pipeline))
         goto end;

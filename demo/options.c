@@ -35,6 +35,10 @@ void demo_options_help(void)
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
            "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
            "  --samples N           headless: samples a pixel of the reference (default: 1024)\n"
+           "  --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside\n"
+           "                        the program)\n"
+           "  --npc-budget US       tavern: microseconds of each frame that they may take (default: 1000 on a GPU, else 30000)\n"
+           "  --npc-cache C         tavern: how they keep what was said: f16, k8v8, k4v8 (default: f16)\n"
            "  --dump F.safetensors  headless, filter: write q, k, v and o of the last frame\n"
            "  --trace F.json        write a trace of all frames, for ui.perfetto.dev\n"
            "  --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present\n"
@@ -91,6 +95,12 @@ static bool parse_scene(const char *text, int *out)
     return *out >= 0 || demo_fail("--scene %s: must be one of %s", text, list);
 }
 
+static void note_talk_option(demo_options *o, const char *name)
+{
+    if (!strncmp(name, "--npc-", 6))
+        o->talk_only = !strcmp(name, "--npc-model") ? "--npc-model" : !strcmp(name, "--npc-cache") ? "--npc-cache" : "--npc-budget";
+}
+
 static int find_stage(const char *name)
 {
     static const char *const short_names[DEMO_STAGES] = {[DEMO_TO] = "to", [DEMO_BACK] = "back"};
@@ -139,6 +149,7 @@ static void note_filter_option(demo_options *o, const char *name)
 
 bool demo_options_parse(int argc, char **argv, demo_options *o)
 {
+    static const char *const caches[] = {"f16", "k8v8", "k4v8"};
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
     *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;
@@ -167,7 +178,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
                                             "--samples", "--in-flight", "--max-error", "--rung", "--ladder",
-                                            "--effect", "--model"};
+                                            "--effect", "--model", "--npc-model", "--npc-budget", "--npc-cache"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -219,12 +230,22 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             o->dump = value;
         else if (!strcmp(name, "--trace"))
             o->trace = value;
+        else if (!strcmp(name, "--npc-model")) {
+            o->talk.path = value;
+            o->talk.asked = true;
+        } else if (!strcmp(name, "--npc-budget"))
+            ok = parse_u32(name, value, 50, 1000000, &o->talk.budget_us);
+        else if (!strcmp(name, "--npc-cache"))
+            ok = parse_choice(name, value, caches, TANDEM_CACHE_K4V8, &o->talk.cache);
         else
             ok = parse_inject(value, &o->frame);
         if (!ok)
             return false;
         note_filter_option(o, name);
+        note_talk_option(o, name);
     }
+    if (o->talk_only && !demo_scene_has_cast(o->frame.scene))
+        return demo_fail("%s: is for --scene tavern", o->talk_only);
     if (!o->effect_given)
         o->effect = o->filter_only && !o->frame.model_asked ? DEMO_EFFECT_FILTER : DEMO_EFFECT_DENOISE;
     if (o->effect == DEMO_EFFECT_DENOISE && o->filter_only)

@@ -6,6 +6,7 @@
 #define TANDEM_DEMO_OPTIONS_H
 
 #include "demo/frame.h"
+#include "demo/talk.h"
 
 typedef struct demo_options {
     demo_frame_options frame; /* width and height 0: by the device */
@@ -20,6 +21,8 @@ typedef struct demo_options {
     double max_error; /* relative L1 that `auto` takes from 8b */
     const char *filter_only; /* an option of the filter's alone that was given, or NULL */
     const char *out, *dump, *trace;
+    demo_talk_options talk; /* path NULL: no model was asked for */
+    const char *talk_only;  /* an option of characters that was given, or NULL */
 } demo_options;
 
 /* False after one line on stderr that names the option and the value. */

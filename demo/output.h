@@ -49,6 +49,7 @@ typedef struct demo_report {
     demo_quality quality;
     const demo_stay *stays;
     uint32_t stay_count;
+    const struct demo_tavern *tavern; /* or NULL */
 } demo_report;
 bool demo_report_write(const char *path, const demo_report *report);
 

@@ -18,16 +18,11 @@
 
 #include "demo/font.h"
 #include "demo/output.h"
+#include "demo/pen.h"
+
+using namespace overlay;
 
 namespace {
-
-constexpr ImU32 TEXT = IM_COL32(232, 236, 241, 255);
-constexpr ImU32 DIM = IM_COL32(158, 168, 180, 255);
-constexpr ImU32 HEADING = IM_COL32(255, 196, 84, 255);
-constexpr ImU32 PANEL = IM_COL32(25, 29, 35, 255);
-constexpr ImU32 LINE = IM_COL32(58, 66, 77, 255);
-constexpr ImU32 WARNING = IM_COL32(255, 122, 92, 255);
-constexpr ImU32 GOOD = IM_COL32(126, 211, 133, 255);
 
 /* One colour a stage, far enough apart to be told apart in a thin bar. */
 constexpr ImU32 STAGE_COLORS[DEMO_STAGES] = {IM_COL32(86, 156, 230, 255),  IM_COL32(122, 208, 196, 255),
@@ -35,102 +30,12 @@ constexpr ImU32 STAGE_COLORS[DEMO_STAGES] = {IM_COL32(86, 156, 230, 255),  IM_CO
                                              IM_COL32(196, 152, 68, 255),  IM_COL32(160, 126, 222, 255),
                                              IM_COL32(226, 120, 176, 255)};
 
-constexpr float MARGIN = 16, SMALL = 16, NORMAL = 17, TITLE = 24;
 constexpr float FULL_WIDTH = 420, COMPACT_WIDTH = 300; /* of the panel */
 constexpr float LEAST_MAP = 60, LEAST_GRAPH = 150;     /* height of an error map beside the graph; its width */
 
-ImFont *sans, *mono;
 VkDescriptorPool pool;
 bool created;
 ImVec2 mouse;
-demo_text_watcher *watcher;
-void *watcher_user;
-
-struct Pen {
-    ImDrawList *list;
-    float unit;
-    float x, y, width;
-    float bottom = 1e9f, column = 104; /* column: of a row's value, in units */
-
-    bool has_room(float units) const { return y + units * unit <= bottom; }
-
-    float size_of(float size) const { return std::floor(size * unit + 0.5f); }
-    float measure(ImFont *font, float size, const char *text) const
-    {
-        return font->CalcTextSizeA(size_of(size), 1e9f, 0.0f, text).x;
-    }
-    void put(ImFont *font, float size, float at_x, float at_y, ImU32 color, const char *text, float wrap = 0) const
-    {
-        const ImVec2 at(std::floor(at_x), std::floor(at_y));
-        list->AddText(font, size_of(size), at, color, text, nullptr, wrap);
-        if (watcher) {
-            const ImVec2 extent = font->CalcTextSizeA(size_of(size), 1e9f, wrap, text);
-            const demo_rect where = {at.x, at.y, extent.x, extent.y};
-            watcher(watcher_user, text, &where);
-        }
-    }
-    /* Cut with an ellipsis where it would not fit. */
-    std::string fit(ImFont *font, float size, const char *text, float room) const
-    {
-        std::string whole = text;
-        if (measure(font, size, text) <= room)
-            return whole;
-        while (!whole.empty() && measure(font, size, (whole + "...").c_str()) > room)
-            whole.pop_back();
-        return whole + "...";
-    }
-    /* False where neither it nor a row below it has room. */
-    bool heading(const char *text)
-    {
-        if (!has_room(55)) {
-            bottom = y; /* nor has what would come below */
-            return false;
-        }
-        y += 7 * unit;
-        list->AddLine(ImVec2(x, y), ImVec2(x + width, y), LINE, unit);
-        y += 6 * unit;
-        put(sans, SMALL, x, y, HEADING, fit(sans, SMALL, text, width).c_str());
-        y += 22 * unit;
-        return true;
-    }
-    void row(const char *label, const char *value, ImU32 color = TEXT)
-    {
-        if (!has_room(20))
-            return;
-        put(sans, SMALL, x, y, DIM, label);
-        put(sans, SMALL, x + column * unit, y, color, fit(sans, SMALL, value, width - column * unit).c_str());
-        y += 20 * unit;
-    }
-    void paragraph(const char *text, ImU32 color, int most_lines)
-    {
-        if (!has_room(20.0f * (float)most_lines))
-            return;
-        std::string shown = text;
-        const float size = size_of(SMALL), line = sans->CalcTextSizeA(size, 1e9f, width, "x").y;
-        while (sans->CalcTextSizeA(size, 1e9f, width, shown.c_str()).y > line * (float)most_lines + 1 &&
-               shown.size() > 4) {
-            shown.resize(shown.size() - 4);
-            shown += "...";
-        }
-        put(sans, SMALL, x, y, color, shown.c_str(), width);
-        y += sans->CalcTextSizeA(size, 1e9f, width, shown.c_str()).y + 2 * unit;
-    }
-    void right(ImFont *font, float size, float edge, ImU32 color, const char *text) const
-    {
-        put(font, size, edge - measure(font, size, text), y, color, text);
-    }
-};
-
-std::string format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
-std::string format(const char *pattern, ...)
-{
-    char text[512];
-    va_list list;
-    va_start(list, pattern);
-    vsnprintf(text, sizeof text, pattern, list);
-    va_end(list);
-    return text;
-}
 
 std::string ms(double value)
 {
@@ -345,7 +250,9 @@ void panel_compact(Pen &pen, const demo_overlay_data *d)
         pen.row(is_network(d) ? "Network" : "Attention", d->info->device);
         ladder(pen, d->info->rung, false);
     }
-    if (is_network(d)) {
+    if (d->shown) {
+        panel_tavern(pen, d->shown, true);
+    } else if (is_network(d)) {
         if (pen.heading("What cleans the picture")) {
             pen.row("By", d->denoised ? "a trained network" : "nothing: no result", d->denoised ? TEXT : WARNING);
             pen.row("Uses", history_text(d, true).c_str());
@@ -368,6 +275,12 @@ void panel_full(Pen &pen, const demo_view *view, const demo_overlay_data *d)
     pen.row("Hand-over", hand_over_text(d).c_str(), GOOD);
     pen.paragraph(way_text(d->info).c_str(), DIM, 2);
 
+    if (d->shown) {
+        panel_tavern(pen, d->shown, false);
+        panel_quality(pen, d);
+        panel_timing(pen, d, 3);
+        return;
+    }
     if (is_network(d)) {
         panel_network(pen, d);
         panel_quality(pen, d);
@@ -464,30 +377,6 @@ void graph(ImDrawList *list, float unit, float x, float y, float width, float he
     }
 }
 
-float chip_width(float unit, const char *text)
-{
-    return Pen{nullptr, unit, 0, 0, 0}.measure(sans, NORMAL, text) + 16 * unit;
-}
-
-void chip(ImDrawList *list, float unit, float x, float y, bool from_right, const char *text, ImU32 color = TEXT)
-{
-    const Pen pen = {list, unit, 0, 0, 0};
-    const float wide = chip_width(unit, text), left = from_right ? x - wide : x;
-    list->AddRectFilled(ImVec2(left, y), ImVec2(left + wide, y + 28 * unit), IM_COL32(8, 10, 12, 205), 5 * unit);
-    pen.put(sans, NORMAL, left + 8 * unit, y + 4 * unit, color, text);
-}
-
-/* A chip of as many lines as its text needs. */
-void chip_wrapped(ImDrawList *list, float unit, float x, float bottom, float most_width, const char *text, ImU32 color)
-{
-    const Pen pen = {list, unit, 0, 0, 0};
-    const float wrap = most_width - 16 * unit;
-    const ImVec2 size = sans->CalcTextSizeA(pen.size_of(NORMAL), 1e9f, wrap, text);
-    const float top = bottom - size.y - 10 * unit;
-    list->AddRectFilled(ImVec2(x, top), ImVec2(x + size.x + 16 * unit, bottom), IM_COL32(8, 10, 12, 225), 5 * unit);
-    pen.put(sans, NORMAL, x + 8 * unit, top + 4 * unit, color, text, wrap);
-}
-
 /* One chip in each upper corner; short where both would not fit. */
 void upper_labels(ImDrawList *list, float unit, const demo_rect *p, const char *const left[2], const char *const right[2])
 {
@@ -496,6 +385,21 @@ void upper_labels(ImDrawList *list, float unit, const demo_rect *p, const char *
     chip(list, unit, p->x + inset, p->y + inset, false, left[which]);
     if (right[which][0] && chip_width(unit, left[which]) + chip_width(unit, right[which]) <= room)
         chip(list, unit, p->x + p->width - inset, p->y + inset, true, right[which]);
+}
+
+/* Below the labels in the upper corners, and above a notice. */
+void tavern_labels(ImDrawList *list, float unit, const demo_rect *p, const demo_view *view, const demo_overlay_data *d)
+{
+    demo_rect left = *p;
+    if (view->wipe != DEMO_WIPE_NONE) {
+        left.y += 36 * unit;
+        left.height -= 36 * unit;
+    }
+    if (d->notice) {
+        const float wrap = p->width - 32 * unit;
+        left.height -= sans->CalcTextSizeA(std::floor(NORMAL * unit + 0.5f), 1e9f, wrap, d->notice).y + 18 * unit;
+    }
+    overlay::tavern_labels(list, unit, &left, d->shown);
 }
 
 void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo_view *view, const demo_overlay_data *d,
@@ -511,7 +415,9 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         d->reference_samples ? format("reference: %u samples a pixel", d->reference_samples) : "reference: hold still";
     const char *const reference[2] = {samples.c_str(), "reference"};
     const char *const precision[2] = {precision_text(d->precision_used), precision_short(d->precision_used)};
-    if (view->wipe == DEMO_WIPE_NOISY)
+    if (d->shown && view->wipe == DEMO_WIPE_NONE)
+        ; /* who talks has that place */
+    else if (view->wipe == DEMO_WIPE_NOISY)
         upper_labels(list, unit, p, noisy, filtered);
     else if (view->wipe == DEMO_WIPE_REFERENCE)
         upper_labels(list, unit, p, reference, filtered);
@@ -519,10 +425,12 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         upper_labels(list, unit, p, exact, precision);
     else
         upper_labels(list, unit, p, filtered, nothing);
-    if (d->notice) {
+    if (d->notice)
         chip_wrapped(list, unit, p->x + inset, bottom, room, d->notice, d->warns ? WARNING : GOOD);
+    if (d->shown)
+        tavern_labels(list, unit, p, view, d);
+    if (d->notice || d->shown)
         return;
-    }
     const std::string left = view->paused ? "paused: space goes on" : facts ? facts_text(d) : "";
     float used = 0;
     if (!left.empty() && chip_width(unit, left.c_str()) <= room) {
@@ -542,8 +450,12 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         }
 }
 
-void help(ImDrawList *list, float unit, float width, float height)
+void help(ImDrawList *list, float unit, float width, float height, bool tavern)
 {
+    static const char *const talk[][2] = {{"click", "walk up to somebody, and talk"},
+                                          {"Enter", "talk to who is near; say what was typed"},
+                                          {"Esc", "leave who is talked to; else quit"},
+                                          {"arrows", "walk, turn"}};
     static const char *const lines[][2] = {{"N", "trained network, or the filter without training"},
                                            {"A", "wipe: input against result, on or off"},
                                            {"R", "hold still: wipe against many samples, on or off"},
@@ -559,18 +471,24 @@ void help(ImDrawList *list, float unit, float width, float height)
                                            {"H or F1", "this help"},
                                            {"Esc", "quit"}};
     constexpr int COUNT = sizeof lines / sizeof *lines;
-    const float wide = 560 * unit, tall = (COUNT * 26 + 60) * unit;
+    const float wide = 560 * unit, tall = (float)(COUNT * 26 + 60 + (tavern ? 2 * 26 : 0)) * unit;
     const float x = (width - wide) / 2, y = (height - tall) / 2;
     list->AddRectFilled(ImVec2(x, y), ImVec2(x + wide, y + tall), IM_COL32(12, 14, 18, 252), 8 * unit);
     list->AddRect(ImVec2(x, y), ImVec2(x + wide, y + tall), LINE, 8 * unit, 0, unit);
     Pen pen = {list, unit, x + 22 * unit, y + 16 * unit, wide - 44 * unit};
     pen.put(sans, NORMAL, pen.x, pen.y, HEADING, "Keys");
     pen.y += 32 * unit;
-    for (const auto &line : lines) {
+    const auto put = [&](const char *const line[2]) {
         pen.put(sans, NORMAL, pen.x, pen.y, TEXT, line[0]);
         pen.put(sans, NORMAL, pen.x + 160 * unit, pen.y, DIM, line[1]);
         pen.y += 26 * unit;
-    }
+    };
+    for (const auto &line : talk)
+        if (tavern)
+            put(line);
+    for (const auto &line : lines)
+        if (!tavern || (std::strncmp(line[0], "mouse", 5) != 0 && std::strcmp(line[0], "Esc") != 0))
+            put(line);
 }
 
 demo_rect fit_picture(float x, float y, float width, float height, const demo_overlay_data *d)
@@ -769,8 +687,8 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
     if (view->error_map && error_map->width <= 0)
         *error_map = map_inset(front, unit, picture);
     if (view->help) {
-        const float fits = std::fmin(w / 600, h / 450);
-        help(front, unit < fits ? unit : fits, w, h);
+        const float fits = std::fmin(w / 600, h / (data->shown ? 500.0f : 450.0f));
+        help(front, unit < fits ? unit : fits, w, h, data->shown);
     }
     ImGui::Render();
 }

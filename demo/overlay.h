@@ -8,6 +8,7 @@
 #include "demo/frame.h"
 #include "demo/metrics.h"
 #include "demo/output.h"
+#include "demo/shown.h"
 #include "demo/window.h"
 
 #ifdef __cplusplus
@@ -51,6 +52,7 @@ typedef struct demo_overlay_data {
     bool denoised, has_exact;
     double noisy_db, box_db, result_db; /* 0: not known */
     uint32_t reference_samples; /* 0: there is no reference yet */
+    const demo_shown *shown;    /* of a scene with figures; else NULL */
 } demo_overlay_data;
 
 typedef struct demo_rect {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "demo/output.h"
+#include "demo/tavern.h"
 
 bool demo_timings_add(demo_timings *t, const demo_frame_result *frame)
 {
@@ -111,6 +112,55 @@ static json_t *quality(const demo_report *r)
                      number(r->model ? q->single_db : none));
 }
 
+static json_t *told(const demo_tavern *t)
+{
+    static const char *const ends[] = {"open", "ended", "stopped", "full", "cancelled", "failed"};
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->told_count; i++) {
+        const demo_reply *r = &t->told[i].reply;
+        char said[DEMO_SAID_BYTES];
+        demo_reply_said(r, said, sizeof said);
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:i, s:i, s:i, s:o, s:o}", "who",
+                            demo_cards[t->told[i].who].name, "asked", r->asked, "said", said, "action",
+                            demo_acts[r->act], "item", r->item, "coins", (int)r->price, "end", ends[r->end], "frame",
+                            (int)t->told[i].frame, "tokens", (int)r->tokens, "read_tokens", (int)r->read,
+                            "first_token_ms", number(r->first_ms), "ms", number(r->whole_ms)));
+    }
+    return list;
+}
+
+static json_t *samples(const demo_samples *s)
+{
+    const uint32_t count = s->count < DEMO_TAVERN_FRAMES ? s->count : DEMO_TAVERN_FRAMES;
+    json_t *all = percentiles(s->values, count);
+    json_object_set_new(all, "frames", json_integer(s->count));
+    return all;
+}
+
+/* Whether frames hold: with talk no more than without, and what characters may take, and 5 % for what cannot be told apart. */
+static json_t *tavern(const demo_tavern *t)
+{
+    const demo_talk *talk = &t->talk;
+    const demo_percentiles quiet = demo_samples_percentiles(&t->quiet), talking = demo_samples_percentiles(&t->talking),
+                           spent = demo_samples_percentiles(&t->spent);
+    const double most = 1.05 * quiet.p99 + 1e-3 * talk->options.budget_us;
+    if (!talk->language)
+        return json_pack("{s:n, s:s, s:[]}", "model", "note", t->note, "told");
+    json_t *bytes = json_pack("{s:I, s:I, s:I}", "f16", (json_int_t)talk->cache_bytes[0], "k8v8",
+                              (json_int_t)talk->cache_bytes[1], "k4v8", (json_int_t)talk->cache_bytes[2]);
+    return json_pack(
+        "{s:s, s:s, s:s, s:o, s:I, s:o, s:o, s:b, s:{s:o, s:o, s:o, s:b}, s:i, s:i, s:i, s:o, s:o}", "model",
+        talk->options.path, "device", talk->device, "form", talk->info.form, "tokens_per_s",
+        number(t->talk_s > 0 ? (double)t->tokens / t->talk_s : 0), "tokens", (json_int_t)t->tokens, "budget_us",
+        talk->budgeted ? json_integer(talk->options.budget_us) : json_null(), "spent_us",
+        json_pack("{s:o, s:o, s:o}", "p50", number(spent.p50), "p95", number(spent.p95), "p99", number(spent.p99)),
+        "budget_holds", spent.p99 <= 1.1 * talk->options.budget_us, "frames", "quiet", samples(&t->quiet), "talking",
+        samples(&t->talking), "most_p99_ms", number(most), "flat", talking.p99 <= most, "slots",
+        (int)talk->info.slots, "pages", (int)talk->info.pages, "pages_held", (int)talk->info.pages_held, "cache_bytes",
+        bytes, "told", told(t));
+}
+
 bool demo_report_write(const char *path, const demo_report *r)
 {
     json_t *stages = json_object();
@@ -132,6 +182,8 @@ bool demo_report_write(const char *path, const demo_report *r)
         json_object_del(root, "accuracy");
     if (r->stay_count)
         json_object_set_new(root, "ladder", stays(r));
+    if (r->tavern)
+        json_object_set_new(root, "tavern", tavern(r->tavern));
     const bool ok = root && !json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(root);
     return ok || demo_fail("cannot write %s", path);

@@ -27,6 +27,10 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --threads N           most threads that the CPU backend uses (default: all cores)
   --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)
   --samples N           headless: samples a pixel of the reference (default: 1024)
+  --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside
+                        the program)
+  --npc-budget US       tavern: microseconds of each frame that they may take (default: 1000 on a GPU, else 30000)
+  --npc-cache C         tavern: how they keep what was said: f16, k8v8, k4v8 (default: f16)
   --dump F.safetensors  headless, filter: write q, k, v and o of the last frame
   --trace F.json        write a trace of all frames, for ui.perfetto.dev
   --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present

@@ -54,6 +54,7 @@ static demo_window *window_open(const char *title, uint32_t width, uint32_t heig
     if (!w->window)
         return fail_open(w, why, why_bytes);
     SDL_SetWindowMinimumSize(w->window, 320, 240);
+    SDL_StartTextInput();
     w->extension_count = MAX_EXTENSIONS;
     if (!SDL_Vulkan_GetInstanceExtensions(w->window, &w->extension_count, w->extensions))
         return fail_open(w, why, why_bytes);
@@ -87,6 +88,9 @@ static int32_t key_of(SDL_Keycode key)
     case SDLK_F12: return DEMO_KEY_F12;
     case SDLK_LEFT: return DEMO_KEY_LEFT;
     case SDLK_RIGHT: return DEMO_KEY_RIGHT;
+    case SDLK_UP: return DEMO_KEY_UP;
+    case SDLK_DOWN: return DEMO_KEY_DOWN;
+    case SDLK_KP_ENTER: return DEMO_KEY_ENTER;
     case SDLK_KP_1: return '1';
     case SDLK_KP_2: return '2';
     case SDLK_KP_3: return '3';
@@ -114,6 +118,10 @@ static bool window_poll(demo_window *w, demo_event *event)
             event->key = key_of(e.key.keysym.sym);
             event->down = e.type == SDL_KEYDOWN;
             event->again = e.key.repeat != 0;
+            return true;
+        case SDL_TEXTINPUT:
+            event->type = DEMO_EVENT_TEXT;
+            snprintf(event->text, sizeof event->text, "%s", e.text.text);
             return true;
         case SDL_MOUSEMOTION:
             event->type = DEMO_EVENT_MOUSE_MOVE;

@@ -16,11 +16,12 @@ extern "C" {
 
 #define DEMO_WINDOW_FILE "tandem_window.so"
 #define DEMO_WINDOW_SYMBOL "demo_window_get" /* const demo_window_table *(void) */
-enum { DEMO_WINDOW_VERSION = 1 };
+enum { DEMO_WINDOW_VERSION = 2 };
 
 typedef enum demo_event_type {
     DEMO_EVENT_QUIT = 1,
     DEMO_EVENT_KEY,
+    DEMO_EVENT_TEXT,
     DEMO_EVENT_MOUSE_MOVE,
     DEMO_EVENT_MOUSE_BUTTON,
     DEMO_EVENT_MOUSE_WHEEL
@@ -29,11 +30,15 @@ typedef enum demo_event_type {
 /* Printable keys are their lower-case ASCII codes. */
 enum {
     DEMO_KEY_ESCAPE = 27,
+    DEMO_KEY_BACKSPACE = 8,
     DEMO_KEY_TAB = 9,
+    DEMO_KEY_ENTER = 13,
     DEMO_KEY_F1 = 256,
     DEMO_KEY_F12,
     DEMO_KEY_LEFT,
-    DEMO_KEY_RIGHT
+    DEMO_KEY_RIGHT,
+    DEMO_KEY_UP,
+    DEMO_KEY_DOWN
 };
 
 typedef struct demo_event {
@@ -42,6 +47,7 @@ typedef struct demo_event {
     uint32_t button; /* MOUSE_BUTTON: 0 left, 1 right, 2 middle */
     bool down, again; /* again: the key repeats because it is held */
     float x, y;    /* MOUSE_MOVE: pixels; MOUSE_WHEEL: steps */
+    char text[32]; /* TEXT: what was typed, UTF-8 */
 } demo_event;
 
 typedef struct demo_window demo_window;

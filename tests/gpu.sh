@@ -276,6 +276,10 @@ if [ "$only" = demo ] || [ "$only" = tests ]; then
             cp "$out/demo/report.json" "$work/results/denoise-report.json"
         fi
         [ ! -s "$work/filter/report.json" ] || cp "$work/filter/report.json" "$work/results/"
+        # Frames without talk, and with it.
+        step demo-tavern/demo "$build/tandem-demo" --headless --scene tavern --width 960 --height 540 --frames 1200 --samples 16 \
+            --out "$work/tavern"
+        [ ! -s "$work/tavern/report.json" ] || cp "$work/tavern/report.json" "$work/results/tavern-report.json"
         step demo-ladder "$build/tandem-demo" --headless --frames 25 --ladder 5 --samples 16 --out "$work/ladder" &&
             step demo-ladder-filter "$build/tandem-demo" --headless --effect filter --frames 25 --ladder 5 --samples 16 --out "$work/ladder"
         [ -z "$layers" ] ||

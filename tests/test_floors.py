@@ -74,7 +74,7 @@ ROOMS = [
     ("tests/daemon/", "tests of daemon", BELOW | DAEMON | {"tests", "tests of interop", "tests of kernels", "tests of plugin"}),
     ("tests/bench/", "bench", BELOW | {"tool"}),
     ("tests/tool/", "tests of tool", BELOW | {"tool", "bench", "examples", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),
-    ("tests/demo/", "tests of demo", BELOW | {"demo", "tests"}),
+    ("tests/demo/", "tests of demo", BELOW | {"demo", "tests", "tests of kernels"}),
     ("tests/", "tests", GROUND),
 ]
 TESTS = {name for prefix, name, _ in ROOMS if prefix.startswith("tests/")}

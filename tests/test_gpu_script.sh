@@ -137,23 +137,23 @@ status_of() {
 print(*(x["status"] for x in json.load(open(sys.argv[1]))["steps"] if x["name"] == sys.argv[2]))' "$work/gpu/summary.json" "$1"
 }
 
-# The tests, by default: each program, one of them by thirds, the demo twice each way and what it computed on, the tool twice, the soak twice.
+# The tests, by default: each program, one of them by thirds, the demo twice each way, its tavern, and what it computed on, the tool twice, the soak twice.
 told
 gpu || fail "gpu.sh failed where everything passes"
 cases=$(awk '$1 == "tests" { n += $3 } END { print n }' "$root/tests/gpu_cases.txt")
-ends_with "27 passed, 0 failed, 1 skipped; $cases cases" "gpu.sh counts wrongly"
+ends_with "28 passed, 0 failed, 1 skipped; $cases cases" "gpu.sh counts wrongly"
 grep -q 'as numpy is not installed' "$work/out" || fail "gpu.sh does not say that numpy is missing"
 if gpu --strict; then fail "--strict passed without numpy"; fi
 told python=1
 gpu --strict || fail "--strict failed where everything is there"
-ends_with "28 passed, 0 failed, 0 skipped; $((cases + 10)) cases" "gpu.sh counts unittest's cases wrongly"
+ends_with "29 passed, 0 failed, 0 skipped; $((cases + 10)) cases" "gpu.sh counts unittest's cases wrongly"
 for file in summary.json overlay.png results.tar.gz demo/report.json; do
     [ -s "$work/gpu/$file" ] || fail "gpu.sh left no $file"
 done
 python3 -c 'import json, sys
 s = json.load(open(sys.argv[1]))
 assert (s["gpu"], s["driver"], s["part"]) == ("GPU of straw", "1.2.3", "tests"), s
-assert (s["passed"], s["failed"], s["skipped"], s["cases"]) == (28, 0, 0, int(sys.argv[2])), s
+assert (s["passed"], s["failed"], s["skipped"], s["cases"]) == (29, 0, 0, int(sys.argv[2])), s
 steps = {x["name"]: x for x in s["steps"]}
 assert len(steps) == len(s["steps"]) and all(x["seconds"] >= 0 for x in s["steps"]), s
 assert steps["test_cuda"]["cases"] == 40 and steps["tool-on-cuda"]["cases_skipped"] == 2, s
@@ -174,7 +174,7 @@ told code=77
 if gpu; then fail "a skip passed although there is a GPU"; fi
 told code=1
 if gpu; then fail "a failure passed"; fi
-ends_with "26 passed, 1 failed, 1 skipped; $cases cases" "a failure is not counted"
+ends_with "27 passed, 1 failed, 1 skipped; $cases cases" "a failure is not counted"
 told skips=test_something
 if gpu; then fail "a skipped case passed although there is a GPU"; fi
 for name in test_catches_leak test_fence_behind_point test_false_alarm; do

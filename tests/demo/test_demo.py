@@ -236,6 +236,39 @@ def check_model_files():
     check(r["effect"] == "denoise" and r["model"] == os.path.join(folder, "mine"), "--model takes a file of somebody's own")
 
 
+def check_tavern():
+    """Its people, without a model that thinks for them; and, where it is there, with the one that comes with the demo."""
+    alone = os.path.join(folder, "nobody")
+    os.mkdir(alone)
+    lone = shutil.copy(program, alone)
+    shutil.copy(os.path.join(build, "denoise.safetensors"), alone)
+    small = ["--headless", "--scene", "tavern", "--width", "96", "--height", "54", "--samples", "4"]
+    out = os.path.join(folder, "tavern")
+    code, text, errors = run(small + ["--frames", "4", "--out", out], {"TANDEM_DEMO_VALIDATE": "1"}, program=lone)
+    check(code == 0 and not errors and "Nobody talks" in text and "--npc-model" in text, f"a tavern without a model: {errors.strip()}")
+    with open(os.path.join(out, "report.json")) as file:
+        r = json.load(file)["tavern"]
+    check(r["model"] is None and "tandem fetch" in r["note"] and r["told"] == [], "the report says why nobody talks")
+    size, values = png_size(os.path.join(out, "overlay.png"))
+    check(size == (1280, 720) and values > 64, "overlay.png of the tavern")
+    path = os.path.join(folder, "none.gguf")
+    code, _, errors = run(small + ["--npc-model", path, "--out", out])
+    check(code == 1 and errors.count("\n") == 1 and f"--npc-model {path}: " in errors, f"--npc-model: {errors.strip()}")
+    if not os.path.exists(os.path.join(build, "npc.gguf")):
+        print("      there is no npc.gguf here")
+        return
+    code, text, errors = run(small + ["--frames", "80", "--out", out])
+    with open(os.path.join(out, "report.json")) as file:
+        r = json.load(file)["tavern"]
+    print("      " + text[text.find("  to "):].replace("\n", "\n      "))
+    ended = [t for t in r["told"] if t["end"] == "ended"]
+    check(code == 0 and len({t["who"] for t in ended}) == 4, "all four answer")
+    check(all(t["said"] and 0 < t["first_token_ms"] <= t["ms"] and t["tokens"] for t in ended), "what was said, and how soon")
+    check({"give", "follow", "refuse"} <= {t["action"] for t in ended}, "somebody gives, somebody follows, somebody refuses")
+    check(r["frames"]["quiet"]["frames"] >= 20 and r["frames"]["talking"]["frames"] > 0 and r["budget_us"] == 30000 and
+          r["tokens_per_s"] > 0 and r["cache_bytes"]["k4v8"] < r["cache_bytes"]["f16"], "what it took")
+
+
 def check_errors_and_delays():
     _, plain, _ = report("quiet", "--frames", "7")
     _, again, _ = report("again", "--frames", "7")
@@ -470,6 +503,7 @@ check_network()
 check_network_ladder()
 check_model_files()
 check_files()
+check_tavern()
 check_errors_and_delays()
 check_ladder()
 check_surroundings()

@@ -266,6 +266,88 @@ static void test_network(void **state)
     assert_true(find("not cleaned") >= 0);
 }
 
+static demo_shown some_people(void)
+{
+    demo_shown s = {.model = "npc.gguf", .device = "CPU, 2 threads", .cache = "16-bit", .tokens_per_s = 41, .first_ms = 240,
+                    .budget_us = 30000, .spent_us = 28684, .talking = 2, .slots = 8, .pages = 64, .pages_held = 9,
+                    .all_mib = {15.9, 10.2, 8.31}, .quiet_ms = {200, 210, 236}, .talking_ms = {190, 200, 213.1},
+                    .quiet_frames = 25, .talking_frames = 75};
+    static const char *const names[][2] = {{"Lina", "bard"}, {"Mira", "innkeeper"}, {"Tom", "guard"}, {"Brom", "blacksmith"}};
+    for (int i = 0; i < DEMO_FIGURES; i++)
+        s.figures[i] = (demo_shown_figure){.name = names[i][0], .trade = names[i][1], .x = -0.7f + 0.45f * (float)i,
+                                           .y = 0.2f + 0.05f * (float)(i % 2), .visible = true};
+    s.figures[0].said = "Ha! Lead the way. Isn't it grand?";
+    s.figures[0].did = "comes with you";
+    s.figures[1].said = "The tankard is yours for 5 coins, and take care not to spill it as the last one did, who had to "
+                        "sweep the floor until the sun rose.";
+    s.figures[1].did = "gives you the tankard, for 5 coins";
+    s.figures[2].thinks = s.figures[2].talks = true;
+    s.figures[3].said = "Hmph. Nothing is free.";
+    s.figures[3].did = "shakes his head";
+    s.figures[3].refuses = true;
+    return s;
+}
+
+/* Names, bubbles and what is typed: each has its place at any size, and says what matters where there is room. */
+static void test_tavern(void **state)
+{
+    (void)state;
+    tandem_info info;
+    char why[96];
+    demo_overlay_data d = network_data(&info, why);
+    demo_view view = demo_first_view(TANDEM_PRECISION_AUTO);
+    view.effect = DEMO_EFFECT_DENOISE;
+    for (uint32_t i = 0; i < SIZES; i++)
+        for (uint32_t how = 0; how < 32; how++) {
+            const uint32_t w = sizes[i][0], h = sizes[i][1];
+            demo_shown s = some_people();
+            view.wipe = how & 1 ? DEMO_WIPE_NOISY : DEMO_WIPE_NONE;
+            d.notice = how & 2 ? "saved /home/somebody/a folder/of a few/levels/out/screenshot-001.png" : NULL;
+            d.shown = &s;
+            if (how & 4) {
+                s.with = "Mira";
+                s.input = how & 8 ? "" : "Could you tell me where the blacksmith of this village has put the key of the cellar?";
+                s.asked = "I'll take the tankard, please.";
+                s.figures[1].with = true;
+                s.figures[1].x = 0;
+            } else if (how & 8) {
+                s.near_ = "Tom";
+                s.figures[2].x = s.figures[1].x + 0.02f; /* one in front of the other */
+            }
+            if (how & 16)
+                s.note = "Nobody talks: there is no npc.gguf beside the program. --npc-model FILE.gguf takes any language "
+                         "model; tandem fetch smollm2 brings one.";
+            build(&view, &d, w, h);
+            check_places(w, h);
+            if (w < 900 || h < 520 || h > w)
+                continue;
+            static const char *const needed[] = {"Lina", "Mira", "Tom", "Brom", "Who talks", "28684 of 30000",
+                                                 "41 tokens a second"};
+            for (size_t n = 0; n < sizeof needed / sizeof *needed; n++)
+                if (find(needed[n]) < 0)
+                    fail_msg("%ux%u (%u) has no \"%s\"", w, h, how, needed[n]);
+            if (how & 4)
+                assert_true(find("You to Mira: ") >= 0 && find(how & 8 ? "_" : "cellar?_") >= 0 && find("Esc: leave") >= 0);
+            if (how & 4 && !(how & 19) && h >= 700) /* with nothing in the way */
+                assert_true(find("The tankard is yours") >= 0 && find("* gives you the tankard, for 5 coins") >= 0);
+            if (!how)
+                assert_true(find("* comes with you") >= 0 && find("* shakes his head") >= 0 && find("...") >= 0 &&
+                            find("click somebody to talk") >= 0);
+        }
+    demo_shown s = some_people();
+    s.model = NULL;
+    d.shown = &s;
+    build(&view, &d, 1280, 720);
+    assert_true(find("none") >= 0 && find("tokens") < 0);
+    view.help = true;
+    for (uint32_t i = 0; i < SIZES; i++) {
+        build(&view, &d, sizes[i][0], sizes[i][1]);
+        for (int t = find("Keys"); t < (int)drawn.count; t++)
+            assert_true(lies_in(&drawn.where[t], (float)sizes[i][0], (float)sizes[i][1]));
+        assert_true(find("walk up to somebody, and talk") >= 0);
+    }
+}
+
 static void test_help_fits(void **state)
 {
     (void)state;
@@ -349,7 +431,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_view),        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_network),
+        cmocka_unit_test(test_network),           cmocka_unit_test(test_tavern),
         cmocka_unit_test(test_help_fits),         cmocka_unit_test(test_plain_words),
         cmocka_unit_test(test_way_down_on_a_cpu),
     };

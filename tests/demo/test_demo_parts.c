@@ -192,7 +192,11 @@ static void test_options(void **state)
                       {"tandem-demo", "--inject", ":5"},  {"tandem-demo", "--inject", "pack:"},
                       {"tandem-demo", "--max-error", "0"}, {"tandem-demo", "--max-error", "nan"},
                       {"tandem-demo", "--max-error", "5%"}, {"tandem-demo", "--scene", "Room"},
-                      {"tandem-demo", "room", "--headless"}};
+                      {"tandem-demo", "room", "--headless"}, {"tandem-demo", "--npc-model", "F.gguf"},
+                      {"tandem-demo", "--npc-budget=9", "--scene=tavern"}, {"tandem-demo", "--npc-cache=8b", "--scene=tavern"}};
+    char *talk[] = {"tandem-demo", "--scene", "tavern", "--npc-model=F.gguf", "--npc-cache", "k8v8", "--npc-budget", "700"};
+    assert_true(demo_options_parse(sizeof talk / sizeof *talk, talk, &o));
+    assert_true(o.talk.asked && !strcmp(o.talk.path, "F.gguf") && o.talk.budget_us == 700 && o.talk.cache == TANDEM_CACHE_K8V8);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(demo_options_parse(3, bad[i], &o));
 }
