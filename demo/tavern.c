@@ -197,11 +197,10 @@ void demo_tavern_finish(demo_tavern *t)
 void demo_tavern_script(demo_tavern *t)
 {
     static const char *const lines[][DEMO_FIGURES] = {
-        {"Will you come with me?", "I'll take the tankard, please.",
-         "Could you give me the copper key?", "I can't pay. Give me the knife?"},
         {"Where are we?", "Do you have any work for me?", "What do you sell?",
          "How much is the horseshoe?"},
-        {"Who is Tom?", "How much is the bread?", "Who are you?", "Follow me!"}};
+        {"Will you come with me?", "I'll take the tankard, please.",
+         "Could you give me the copper key?", "I can't pay. Give me the knife?"}};
     enum { LINES = sizeof lines / sizeof *lines };
     if (t->script == LINES || demo_tavern_talking(t) || !t->talk.language)
         return;
