@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Trains the model of characters on text of npc_text.py, and writes it as GGUF.
 
-    npc.py train --out FOLDER [--seconds 300]     makes FOLDER/npc.pt, npc.jsonl and npc.gguf, or goes on from that npc.pt
+    npc.py train --out FOLDER [--seconds 300]     makes FOLDER/npc.pt, npc_optimizer.pt, npc.jsonl
+                                                  and npc.gguf, or goes on from the first two
     npc.py export CHECKPOINT.pt OUT.gguf [--type q8_0|f16|f32]
 
 Needs PyTorch and numpy. Text is made while the model trains, by as many processes as there are cores, so nothing is read but
@@ -70,11 +71,11 @@ def train(a):
     model = npc_model.Model(npc_model.sizes_of(a.preset, len(tokens))).to(device)
     optimizer = npc_model.Muon(model, a.rate)
     step, spent = 0, 0.0
-    path = a.out / "npc.pt"
+    path, state_path = a.out / "npc.pt", a.out / "npc_optimizer.pt"
     if path.exists():
         saved = torch.load(path, map_location=device, weights_only=True)
         model.load_state_dict(saved["model"])
-        optimizer.load(saved["optimizer"])
+        optimizer.load(torch.load(state_path, map_location=device, weights_only=True))
         step, spent = saved["step"], saved["spent"]
     total = a.total_seconds or spent + a.seconds
     print(f"{sum(w.numel() for w in model.parameters()) / 1e6:.2f} million weights, {device}, {a.workers} processes make text", flush=True)
@@ -96,8 +97,10 @@ def train(a):
         replies = npc_model.greedy(model, some.prompts, tokens, device=device)
         return some.judge(tokens, replies), replies
 
-    def save():
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state(), "step": step, "spent": spent, "sizes": model.sizes}, path)
+    def save():  # in half the bits, which is near enough to go on from
+        halves = {name: w.half() for name, w in model.state_dict().items()}
+        torch.save({"model": halves, "step": step, "spent": spent, "sizes": model.sizes}, path)
+        torch.save(optimizer.state(), state_path)
     pool.wait(4 * a.batch)
     try:  # a GPU without a compiler trains, too
         npc_model.loss_of(model, batch(), *parts)[0].backward()

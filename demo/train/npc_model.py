@@ -160,9 +160,13 @@ class Muon:
         self.rest.zero_grad()
 
     def state(self):
-        return {"momenta": self.momenta, "rest": self.rest.state_dict()}
+        rest = [self.rest.state[w] for group in self.rest.param_groups for w in group["params"]]
+        return {"momenta": [m.bfloat16() for m in self.momenta],
+                "rest": [{name: value.bfloat16() if value.dim() else value for name, value in state.items()} for state in rest]}
 
     def load(self, state):
         for momentum, saved in zip(self.momenta, state["momenta"]):
             momentum.copy_(saved)
-        self.rest.load_state_dict(state["rest"])
+        each = [w for group in self.rest.param_groups for w in group["params"]]
+        for w, saved in zip(each, state["rest"]):
+            self.rest.state[w] = {name: value.to(w.device, torch.float32) if value.dim() else value for name, value in saved.items()}
