@@ -25,10 +25,10 @@ def opening(tokens):
     return [tokens.start, *tokens.encode("assistant\n")]
 
 
-def row(tokens, seed, length):
+def row(tokens, seed, length, held=False):
     """A card and as many turns as there is room for, then zeros."""
     draw = random.Random(seed).random
-    card = npc_text.Card(draw, False)
+    card = npc_text.Card(draw, held)
     out = turn_tokens(tokens, "system", npc_text.OPENING + card.text())
     told = npc_text.Dialogue(card)
     opens, closes = opening(tokens), tokens.encode("\n")

@@ -124,7 +124,7 @@ ASK = {
     "goods": phrases("What (do|can) you (sell|offer)?", "What have you got(| for sale| to sell)?", "(Show me|Let me see) your (goods|wares).",
                      "What (can|could) I buy (here|from you)?", "(Do you|You) sell anything?", "(What's|What is) for sale(| here| today)?",
                      "I (want|would like|need) to buy something.", "(Got|Have you) anything (to sell|for sale)?"),
-    "price": phrases("How much (is|for|does) (the|a|your|that) {item}(| cost)?", "(What is|What's) the price (of|for) (the|a|your) {item}?", "What (does|would) {an_item} cost(| me)?",
+    "price": phrases("How much (is|for) (the|a|your|that) {item}?", "How much does (the|your) {item} cost?", "(What is|What's) the price (of|for) (the|a|your) {item}?", "What (does|would) {an_item} cost(| me)?",
                      "{An_item}, how much?", "How many coins for (the|your) {item}?", "(What do|How much do) you (want|ask) for (the|your) {item}?",
                      "(Tell me the|Your) price (of|for) the {item}(|, please).", "I'm looking for {an_item}. How much?"),
     "price_it": phrases("How much is (it|that)?", "And (the price|what does it cost)?", "How much?", "(What is|What's) the price(| of it)?", "What do you want for it?"),
@@ -165,6 +165,11 @@ ASK = {
                     "This {item} is (yours|a present for you)."),
     "topic": phrases("What do you (know|think) (about|of) {topic}?", "(Tell me|Talk to me) about {topic}.", "(Do you like|Do you know|Have you heard of) {topic}?", "(Explain|What are your thoughts on) {topic}(|, please).",
                      "What about {topic}?", "(Can|Could) you teach me about {topic}?", "What is your opinion (of|on) {topic}?"),
+    "other": phrases("How old are you?", "(Tell me|Do you know) a (joke|story|secret|riddle|song)(|, please).", "(Why|How|When) (is|was) the {thing} (so |){how}?", "Are you (married|happy here|rich|a spy|human)?",
+                     "(Can|Could|Would|Will) you {do}( for me| with me|)?", "Do you (like|hate|love|want|fear) (the |){thing}s?", "(What|How much) is {number} (plus|minus|times) {count}?",
+                     "(Have you ever|Did you ever) (seen|been to|dreamed of|eaten) (a|the) {how} {thing}?", "What is your favorite (color|food|song|{thing})?", "When (will|did) (the|my) {thing} {do}?",
+                     "(Is it true that|I heard that|Did you know that) the {thing} is {how}?", "What (is|happened to) the {how} {thing}?", "Who (made|stole|broke|owns) the {how} {thing}?",
+                     "What (time|day|year) is it?", "How (far|long) is it to {place}?", "What (do|will|should|can) (you|I|we) {do}(| tomorrow| next)?"),
     "introduce": phrases("(I'm|I am|My name is|They call me) {who}.", "{who} is my name.", "(Hello|Hi|Greetings), (I'm|I am|my name is) {who}."),
     "my_name": phrases("(What is|What's) my name?", "Do you (know|remember) (my name|who I am)?", "Who am I?"),
     "thanks": phrases("(Thank you|Thanks)(| a lot| very much| so much|, {name})(.|!)", "(That's|That is) (kind|helpful|good to know)(.|, thank you.)"),
@@ -199,7 +204,7 @@ SAY = {
     "no_where": phrases("I (do not|don't) know where {who} (lives|is).", "I (can't|cannot) tell where {who} (lives|is)."),
     "quest": phrases("(Yes|Indeed), bring me (the|my) {item}, and I pay {reward} coins.", "I (lost|miss|need) {an_item}. {reward} coins if you bring it.",
                      "Find {an_item} for me, (for|and get) {reward} coins."),
-    "taken": phrases("You (promised|said you would) (to |)bring me the {item}.", "I still wait for the {item}."),
+    "taken": phrases("You (promised to|said you would) bring me the {item}.", "I still wait for the {item}."),
     "over": phrases("You brought me the {item} already, (there is|I have) no more work.", "No, the {item} is found, (that was all|I need nothing else)."),
     "no_work": phrases("(No|Sorry), I have no (work|task|quest) for you.", "There is no (work|task) for you here."),
     "reward": phrases("I pay {reward} coins for the {item}.", "{reward} coins(| is what I pay), for the {item}."),
@@ -215,12 +220,15 @@ SAY = {
     "fine": phrases("(There is nothing to forgive|No harm done)."),
     "gift": phrases("(For me? |)(Thank you for|I will treasure) the {item}.", "{An_item}(| for me)? (Many thanks|You are too good)."),
     "topic": phrases("I know nothing (about|of) {topic}.", "{Topic}? (Never heard of it|I can't tell you anything about that|That means nothing to me).", "I have no idea what to say about {topic}."),
+    "other": phrases("(That is beyond me|I can't answer that|I have no answer to that).", "(Ask me something else.|Who could tell?) I (don't|do not) know that.", "That I (can't|cannot) tell you."),
     "met": phrases("(Well met|Good to meet you|Pleased to meet you), {who}."),
     "my_name": phrases("(You are|Your name is|You told me, you are) {who}."),
     "no_my_name": phrases("(You never told me|I don't know) your name.", "How should I know(|, you never said)?"),
     "thanks": phrases("(You are welcome|Don't mention it|It was nothing|Any time)."),
 }
-REFUSALS = ("no_goods", "not_sold", "own", "keep", "pays", "no_carry", "no_kin", "no_who", "no_where", "over", "no_work", "no_bring", "no_follow", "topic", "no_my_name")
+OPENERS = ["Hello. ", "Hi! ", "Hello, ", "Excuse me, ", "Please, ", "So, ", "Well, ", "Listen, ", "Good day. ", "Now, ", "One question: ", "And ", "By the way, ", "Friend, "]
+ECHOES = ("no_who", "no_where", "topic", "met", "own", "not_sold", "no_bring", "gift")  # what they say the player has said, letter by letter
+REFUSALS = ("no_goods", "not_sold", "own", "keep", "pays", "no_carry", "no_kin", "no_who", "no_where", "over", "no_work", "no_bring", "no_follow", "topic", "other", "no_my_name")
 
 
 def _pattern(texts):
@@ -334,7 +342,13 @@ class Dialogue:
         how = self.draw()
         if how < 0.12 and user[-1] in ".?!":
             user = user[:-1]
-        if how > 0.9 and not user.startswith("I") and user.split()[0].rstrip(".,!?") not in (self.card.name.split()[0], slots.get("who")):
+        named = user.startswith("I") or user.split()[0].rstrip(".,!?") in (self.card.name.split()[0], *str(slots.get("who")).split())
+        if 0.06 < how < 0.14 and kind not in ("greet", "bye", "thanks", "introduce"):
+            opener = self.pick(OPENERS)
+            user = opener + (user if named or opener[-2] in ".!" else user[0].lower() + user[1:])
+        elif how > 0.94 and say not in ECHOES:
+            user = user.lower()
+        elif how > 0.88 and not named:
             user = user[0].lower() + user[1:]
         slots["name"] = self.card.name
         reply = self.phrase(SAY[say] if isinstance(say, str) else say, slots)
@@ -544,6 +558,11 @@ class Dialogue:
         topic = words.topic(self.draw, self.card.held)
         return self.turn("topic", "topic", "topic", [topic], topic=topic, Topic=topic[0].upper() + topic[1:])
 
+    def other(self):
+        pick = self.pick
+        return self.turn("other", "other", "other", thing=pick(words.NOUNS), how=pick(words.MATERIALS), do=pick(words.DEEDS), place=words.place(self.draw, self.card.held),
+                         number=words.price(self.draw), count=words.price(self.draw))
+
     def introduce(self):
         who = self.stranger()
         if not who or self.player:
@@ -568,7 +587,7 @@ KINDS = [kind for kind, count in {
     Dialogue.greet: 2, Dialogue.name: 4, Dialogue.trade: 3, Dialogue.place: 4, Dialogue.feeling: 2, Dialogue.goods: 4, Dialogue.price: 8,
     Dialogue.cheaper: 4, Dialogue.stock: 4, Dialogue.buy: 6, Dialogue.beg: 3, Dialogue.carry: 3, Dialogue.kin: 5, Dialogue.who: 6,
     Dialogue.where: 5, Dialogue.work: 4, Dialogue.reward: 3, Dialogue.accept: 3, Dialogue.bring: 3, Dialogue.follow: 3, Dialogue.stay: 2,
-    Dialogue.insult: 1, Dialogue.praise: 1, Dialogue.sorry: 1, Dialogue.gift: 2, Dialogue.topic: 5, Dialogue.introduce: 2, Dialogue.my_name: 2,
+    Dialogue.insult: 1, Dialogue.praise: 1, Dialogue.sorry: 1, Dialogue.gift: 2, Dialogue.topic: 4, Dialogue.other: 4, Dialogue.introduce: 2, Dialogue.my_name: 2,
     Dialogue.thanks: 1, Dialogue.bye: 1}.items() for _ in range(count)]
 
 

@@ -77,6 +77,12 @@ TOPICS = ("airplanes, algebra, atoms, baseball, bicycles, black holes, cars, che
           "video games, viruses, volcanoes, websites, the president, the weather in April, the end of the world").split(", ")
 
 
+# What somebody may be asked to do, which is no action.
+DEEDS = ("dance, sing, fly, swim, sleep, cook a meal, read, write a letter, fight, fish, hunt, run away, ride a horse, climb the wall, open the door, close the window, "
+         "light a fire, lie, steal, pray, play a tune, count the stars, catch a rabbit, tell the truth, keep a secret, count to ten, drink, eat, draw, paint, "
+         "heal a wound, build a house, guard the gate, cut my hair, carry my bag, come back, cross the river, disappear, fall, help my brother, go home, jump").split(", ")
+
+
 def is_held(word):
     return zlib.crc32(word.lower().encode()) % 8 == 0
 
