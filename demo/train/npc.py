@@ -30,7 +30,7 @@ def arguments():
     train.add_argument("--out", type=pathlib.Path, required=True)
     train.add_argument("--seconds", type=float, default=300, help="of this run's training; what else it does takes some 30 more")
     train.add_argument("--total-seconds", type=float, default=0, help="of all runs together: the rate falls to 0 until then; default: of this one")
-    train.add_argument("--preset", default="full", help="full, or small to try things out")
+    train.add_argument("--preset", choices=["full", "small", "tiny"], default="full", help="all but full are to try things out")
     train.add_argument("--batch", type=int, default=96, help="rows of a step, of 768 tokens each")
     train.add_argument("--rate", type=float, default=0.02)
     train.add_argument("--rows", type=int, default=1 << 17, help="that are held, and renewed again and again")

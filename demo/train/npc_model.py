@@ -10,6 +10,7 @@ import npc_data
 HEAD_DIM, EPSILON = 64, 1e-5
 PRESETS = {  # layers, channels, hidden ones, heads, heads of keys
     "full": dict(layers=8, dim=256, hidden=768, heads=4, kv_heads=2),
+    "tiny": dict(layers=1, dim=64, hidden=64, heads=1, kv_heads=1),
     "small": dict(layers=4, dim=128, hidden=384, heads=2, kv_heads=1),
 }
 

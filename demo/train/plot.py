@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the loss of a training log, lines of JSON as denoise.py writes them, as SVG; needs nothing but Python.
+"""Draws the loss of a training log, lines of JSON as denoise.py and npc.py write them, as SVG; needs nothing but Python. Where lines
+have a share of facts that were right, that is drawn, too, up to 1 at the top.
 
     plot.py LOG.jsonl OUT.svg
 
@@ -14,7 +15,9 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 320, 60, 20, 20, 45
 
 def main():
     log, out = map(pathlib.Path, sys.argv[1:])
-    points = [(row["step"], row["loss"]) for row in map(json.loads, log.read_text().splitlines())]
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    facts = [(row["step"], row["facts_asked"]) for row in rows if "facts_asked" in row]
+    points = [(row["step"], row["loss"]) for row in rows if "loss" in row]
     points = [(b, loss) for (a, _), (b, loss) in zip([(0, 0), *points], points) if b - a == points[0][0]]  # means of as many steps
     last, most = points[-1][0], max(loss for _, loss in points)
 
@@ -33,6 +36,10 @@ def main():
     lines.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>')
     path = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in points)
     lines.append(f'<polyline points="{path}" fill="none" stroke="#2d5fbe" stroke-width="1.5"/>')
+    if facts:
+        path = " ".join(f"{x(min(step, last)):.1f},{HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share:.1f}" for step, share in facts)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="#2e8b57" stroke-width="1.5"/>')
+        lines.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM - 10}" text-anchor="end" fill="#2e8b57">facts right: {facts[-1][1]:.3f}</text>')
     out.write_text("\n".join([*lines, "</svg>", ""]))
 
 

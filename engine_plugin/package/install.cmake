@@ -24,6 +24,8 @@ if(TARGET tandem_tool)
     file(RELATIVE_PATH to_libexec /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBEXECDIR})
     file(RELATIVE_PATH to_bin /prefix/${CMAKE_INSTALL_LIBEXECDIR} /prefix/${CMAKE_INSTALL_BINDIR})
     target_compile_definitions(tandem_tool_parts PRIVATE "TD_TO_LIBEXEC=\"${to_libexec}\"" "TD_TO_BIN=\"${to_bin}\"")
+    install(FILES ${PROJECT_SOURCE_DIR}/demo/assets/npc.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT tools)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/demo/assets/cards DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT tools)
     install(DIRECTORY ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools
         FILES_MATCHING PATTERN "*.1")
     set(manual_dir ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual)

@@ -45,6 +45,7 @@ static const struct {
     {"generate", tool_generate},
     {"logits", tool_logits},
     {"perplexity", tool_perplexity},
+    {"npc", tool_npc},
     {"serve", tool_serve},
     {"conform", tool_conform},
     {"doctor", tool_doctor},

@@ -161,6 +161,7 @@ int tool_tokenize(int argc, char **argv);
 int tool_generate(int argc, char **argv);
 int tool_logits(int argc, char **argv);
 int tool_perplexity(int argc, char **argv);
+int tool_npc(int argc, char **argv);
 int tool_serve(int argc, char **argv);
 int tool_conform(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
@@ -171,7 +172,7 @@ extern const char *const tool_calibrate_help, *const tool_info_help, *const tool
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help, *const tool_plan_help;
 extern const char *const tool_fetch_help, *const tool_tokenize_help, *const tool_generate_help, *const tool_run_help;
 extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help, *const tool_serve_help;
-extern const char *const tool_eval_help;
+extern const char *const tool_eval_help, *const tool_npc_help;
 extern const char *const tool_conform_help;
 extern const char *const tool_layer_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,

@@ -34,6 +34,7 @@ static const tool_topic topics[] = {
     {"generate", "what a language model answers", &tool_generate_help},
     {"logits", "what a language model makes of some tokens, as numbers", &tool_logits_help},
     {"perplexity", "how well a language model foretells a text", &tool_perplexity_help},
+    {"npc", "a conversation with a character, in a terminal", &tool_npc_help},
     {"serve", "an endpoint like OpenAI's, with a language model behind it", &tool_serve_help},
     {"conform", "runs a program that uses Tandem, and says where it breaks the API's rules", &tool_conform_help},
     {"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help},

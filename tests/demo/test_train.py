@@ -1,4 +1,4 @@
-"""`demo/train/run.sh`: two runs, each going on where the last one ended, to a model that `tandem denoise` takes.
+"""`demo/train/run.sh` and `npc.py`: two runs, each going on where the last one ended, to a model that the tool takes.
 
 SPDX-License-Identifier: Apache-2.0
 
@@ -20,6 +20,37 @@ from tool import oracle as R
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 RUN = pathlib.Path(__file__).resolve().parent.parent.parent / "demo/train/run.sh"
 NEEDED = ("torch", "safetensors", "numpy")
+
+
+class Characters(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_two_runs(self):
+        """The second begins with what the first left; the file of the last has the logits that PyTorch computes."""
+        sys.path.insert(0, str(RUN.parent))
+        import torch
+
+        import npc_model
+        script = [sys.executable, RUN.with_name("npc.py")]
+        with tempfile.TemporaryDirectory(prefix="tandem-npc-") as folder:
+            out = pathlib.Path(folder)
+            for _ in range(2):
+                run = limits.run([*script, "train", "--out", out, "--preset", "tiny", "--batch", "1", "--rows", "64", "--workers", "1", "--seconds", "1",
+                                  "--total-seconds", "2", "--questions", "1", "--device", "cpu"], seconds=120, capture_output=True, text=True)
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+            ends = [line for line in map(json.loads, (out / "npc.jsonl").read_text().splitlines()) if "final" in line]
+            self.assertGreater(ends[1]["step"], ends[0]["step"])
+            run = limits.run([*script, "export", out / "npc.pt", out / "npc.gguf", "--type", "f32"], seconds=120, capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            ids = np.random.default_rng(0).integers(3, 3000, 50)
+            run = limits.run([BUILD / "tandem", "logits", "--model", out / "npc.gguf", "--tokens", ",".join(map(str, ids)), "--out",
+                              out / "logits.safetensors", "--kv", "f32", "--rung", "cpu"], seconds=60, capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            saved = torch.load(out / "npc.pt", weights_only=True)
+            model = npc_model.Model(saved["sizes"])
+            model.load_state_dict(saved["model"])
+            with torch.no_grad():
+                expected = model.logits(model(torch.tensor(ids)[None]))[0].numpy()
+            np.testing.assert_allclose(R.load(out / "logits.safetensors")[0]["logits"][1], expected, atol=1e-4)
 
 
 class Train(unittest.TestCase):

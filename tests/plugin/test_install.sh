@@ -40,12 +40,18 @@ for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan
 done
 if [ -x "$build/tandem" ]; then
     for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/bash-completion/completions/tandem \
-        share/zsh/site-functions/_tandem share/fish/vendor_completions.d/tandem.fish; do
+        share/zsh/site-functions/_tandem share/fish/vendor_completions.d/tandem.fish share/tandem/npc.gguf share/tandem/cards/mira.txt; do
         [ -s "$prefix/$file" ] || {
             echo "not installed: $file"
             exit 1
         }
     done
+    # A character that was installed with it.
+    echo "What is your name?" | env -i "$prefix/bin/tandem" npc --temperature 0 --rung cpu >"$work/log" 2>&1 || [ $? = 1 ] || exit 1
+    grep -q 'Brom Ulvarin' "$work/log" || {
+        echo "tandem npc does not find its model: $(cat "$work/log")"
+        exit 1
+    }
     # What few need is a program of its own, which its user finds; its user says so where it was left out.
     if [ -x "$build/tandem-bench" ]; then
         env -i "$prefix/bin/tandem" bench attention --backend cpu --only lunch 2>"$work/log" || [ $? = 2 ] || exit 1

@@ -15,7 +15,7 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity serve conform doctor info top layer bench
+TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity npc serve conform doctor info top layer bench
 bench-handover bench-attention bench-linear bench-daemon bench-npc bench-effect tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c", "eval": "tests/bench/eval.c",

@@ -16,6 +16,7 @@ from tool.bench import Bench
 from tool.codes import Codes, Cuda, Hopper, Oracle
 from tool.manual import FirstSteps, Manual
 from tool.models import Fetch, Generate, Numbers, Tokenize
+from tool.npc import Cards, Conversations, Tokens
 from tool.plan import Plan
 from tool.results import Accuracy, Runs
 from tool.run import Run
