@@ -4,11 +4,13 @@ on, for each precision of attention and each format of caches; and the perplexit
 
     npc_eval.py --tandem build/tandem --model demo/assets/npc.gguf [--cards 60] [--json F]
 
-Each conversation is a real one: what the model said is its history. Needs numpy, and nothing of PyTorch.
+Each conversation is a real one: what the model said is its history. Where the runtime refuses a precision with caches, some questions
+are answered by npc_whole.py instead, without a grammar, after what ought to have been said before. Needs numpy, and nothing of PyTorch.
 SPDX-License-Identifier: Apache-2.0
 """
 import argparse
 import datetime
+import functools
 import json
 import math
 import pathlib
@@ -21,6 +23,7 @@ import numpy as np
 import npc_data
 import npc_text
 import npc_tokens
+import npc_whole
 
 WAYS = [("f16", "f16"), ("8b", "f16"), ("4b", "f16"), ("f16", "k8v8"), ("f16", "k4v8")]
 KINDS_OF_ACTION = {"give": {"item", "price"}, "take": {"item", "pay"}, "mood": {"mood"}, "quest": {"state"}, "follow": set(), "stay": set(), "refuse": set()}
@@ -99,22 +102,50 @@ def talked(a, options):
             "ended": share(right["ended"]), "tokens_per_s": round(1000 * tokens / milliseconds, 1)}, wrong
 
 
+def answered(a, tokens, model, precision):
+    """The same shares for every third turn, with attention by `tandem attend`."""
+    right = {key: [] for key in ("facts_exact", "refusals_right", "actions_right", "no_action_right", "actions_valid", "in_tone")}
+    wrong, count = [], 0
+    for number, (text, card, told) in enumerate(dialogues(a.cards, a.turns)):
+        prompt = npc_data.turn_tokens(tokens, "system", npc_text.OPENING + text)
+        for i, turn in enumerate(told):
+            prompt += npc_data.turn_tokens(tokens, "user", turn.user)
+            if (i + number) % 3 == 0 and count < a.whole:
+                count += 1
+                reply = tokens.decode(npc_whole.Whole(a.tandem, model, precision).greedy(prompt + npc_data.opening(tokens), tokens.stop))
+                judged, line = npc_text.judge(turn, reply), npc_text.split_reply(reply)[1]
+                right["actions_right" if turn.action else "no_action_right"].append(judged["action"])
+                for key, what, asked in (("facts_exact", "facts", turn.facts), ("refusals_right", "refusal", turn.refusal), ("in_tone", "tone", True)):
+                    right[key] += [judged[what]] if asked else []
+                right["actions_valid"] += [is_valid(line, card)] if line is not None else []
+                if not all(judged.values()):
+                    wrong.append((turn.kind, turn.user, reply, turn.facts, turn.action))
+            prompt += npc_data.turn_tokens(tokens, "assistant", turn.text())
+    return {"by": "npc_whole.py", "replies": count, "facts_asked": len(right["facts_exact"]), "refusals_asked": len(right["refusals_right"]),
+            "actions_asked": len(right["actions_right"]), "actions_made": len(right["actions_valid"]),
+            **{key: share(flags) for key, flags in right.items()}}, wrong
+
+
 def logits_of(a, ids, options):
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
         subprocess.run([a.tandem, "logits", "--model", a.model, "--tokens", ",".join(map(str, ids)), "--out", file.name, *options], check=True, timeout=600)
         data = pathlib.Path(file.name).read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     begin, end = json.loads(data[8:8 + size])["logits"]["data_offsets"]
-    return np.frombuffer(data[8 + size + begin:8 + size + end], np.float32).reshape(len(ids), -1).astype(np.float64)
+    return np.frombuffer(data[8 + size + begin:8 + size + end], np.float32).reshape(len(ids), -1)
 
 
-def perplexity(a, tokens, options, exact=None):
+def whole_logits(a, model, precision, ids):
+    return npc_whole.Whole(a.tandem, model, precision).read(ids)
+
+
+def perplexity(a, tokens, logits_of, exact=None):
     """Of what characters ought to say; and how far the distributions are from the exact ones, where there are any."""
     losses, divergences, all_logits = [], [], []
     for number in range(a.documents):
         row = np.array(npc_data.row(tokens, f"{SEED} {number}", npc_data.CONTEXT, held=True))
         ids, said = row & (npc_data.REPLY - 1), np.flatnonzero(row[1:] >= npc_data.REPLY)
-        logits = logits_of(a, ids[:said[-1] + 1].tolist(), options)[said]
+        logits = logits_of(ids[:said[-1] + 1].tolist()).astype(np.float64)[said]
         logits -= logits.max(1, keepdims=True)
         logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         losses += (-logs[np.arange(len(said)), ids[said + 1]]).tolist()
@@ -131,21 +162,26 @@ def main():
     parser.add_argument("--cards", type=int, default=60)
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--documents", type=int, default=30, help="full contexts that the perplexity is of")
+    parser.add_argument("--whole", type=int, default=48, help="questions for npc_whole.py, some seconds each")
     parser.add_argument("--options", default="", help="more of them for the tool, as '--rung cpu'")
     parser.add_argument("--wrong", type=int, default=0, help="so many wrong answers of each way are printed")
     parser.add_argument("--json", type=pathlib.Path)
     a = parser.parse_args()
     tokens, more, rows, exact = npc_tokens.Tokens(), a.options.split(), [], None
+    model = npc_whole.read_gguf(a.model)
     for attention, kv, free in [(*way, False) for way in WAYS] + [("f16", "f16", True)]:
         options = ["--attention", attention, "--kv", kv, *more]
-        row, wrong = {"attention": attention, "kv": kv, "grammar": not free}, []
+        row = {"attention": attention, "kv": kv, "grammar": not free}
         try:
-            more_of_row, wrong = talked(a, options + ["--free"] if free else options)
-            row |= more_of_row
+            shares, wrong = talked(a, options + ["--free"] if free else options)
+            numbers = functools.partial(logits_of, a, options=options)
         except Refused as why:
-            row["refused"] = str(why)
-        if not free and "refused" not in row:
-            measured, logs = perplexity(a, tokens, options, exact)
+            row |= {"grammar": False, "refused": str(why)}
+            shares, wrong = answered(a, tokens, model, attention)
+            numbers = functools.partial(whole_logits, a, model, attention)
+        row |= shares
+        if not free:
+            measured, logs = perplexity(a, tokens, numbers, exact)
             exact = exact or logs
             row |= measured
         rows.append(row)

@@ -618,7 +618,8 @@ def judge(turn, text):
     numbers = {int(number) for number in re.findall(r"\d+", said)}
     right = {"facts": all(has_fact(said, fact) for fact in turn.facts) and numbers <= set(turn.numbers)}
     refuses = {key for key, pattern in REFUSAL_PATTERNS.items() if pattern.search(said)}
-    right["refusal"] = turn.refusal in refuses if turn.refusal else not refuses
+    # Whoever is asked about a name that he does not know cannot tell whether it is a person's.
+    right["refusal"] = bool(refuses & ({"topic", "no_who"} if turn.refusal in ("topic", "no_who") else {turn.refusal})) if turn.refusal else not refuses
     try:
         action = json.loads(line) if line is not None else None
     except ValueError:

@@ -72,7 +72,7 @@ class Cards(unittest.TestCase):
     def test_what_a_card_may_say(self):
         """Each card of the text that the model was trained on, and those beside the model."""
         card = FOLDER / "card.txt"
-        texts = [npc_text.document(seed, seed % 2 == 1, 1)[0] for seed in range(12)]
+        texts = [npc_text.document(seed, seed % 2 == 1, 1)[0] for seed in range(6)]
         for text in texts + [path.read_text() for path in sorted((ASSETS / "cards").glob("*.txt"))]:
             card.write_text(text)
             run = tool("npc", "--model", MODEL, "--card", card, input="")
@@ -117,7 +117,7 @@ class Conversations(unittest.TestCase):
         """Names, places and things of these were in no text that it was trained on. The figures of many more are in
         tests/measured/cpu-npc-model.json."""
         right, asked = 0, 0
-        for text, card, told in npc_eval.dialogues(6, 12):
+        for text, card, told in npc_eval.dialogues(4, 12):
             path = FOLDER / "held.txt"
             path.write_text(text)
             replies = [json.loads(line) for line in self.talk(
@@ -130,7 +130,7 @@ class Conversations(unittest.TestCase):
                 if turn.facts:
                     asked += 1
                     right += npc_text.judge(turn, reply["reply"])["facts"]
-        self.assertGreater(asked, 30)
+        self.assertGreater(asked, 25)
         self.assertGreaterEqual(right / asked, 0.9)
 
     def test_a_line_that_is_too_long(self):
