@@ -77,7 +77,7 @@ def share(flags):
 def talked(a, options):
     """Of all conversations of a way: which shares of replies are right."""
     right = {key: [] for key in ("facts", "refusals", "actions", "calm", "tone", "valid", "ended")}
-    wrong, milliseconds, tokens = [], 0.0, 0
+    wrong = []
     for text, card, told in dialogues(a.cards, a.turns):
         for turn, reply in zip(told, converse(a, text, told, options), strict=True):
             judged = npc_text.judge(turn, reply["reply"])
@@ -91,15 +91,13 @@ def talked(a, options):
             right["tone"].append(judged["tone"])
             if line is not None:
                 right["valid"].append(is_valid(line, card))
-            milliseconds += reply["ms"]
-            tokens += reply["reply_tokens"]
             if not all(judged.values()):
                 wrong.append((turn.kind, turn.user, reply["reply"], turn.facts, turn.action))
     return {"replies": len(right["ended"]), "facts_asked": len(right["facts"]), "facts_exact": share(right["facts"]),
             "refusals_asked": len(right["refusals"]), "refusals_right": share(right["refusals"]),
             "actions_asked": len(right["actions"]), "actions_right": share(right["actions"]), "no_action_right": share(right["calm"]),
             "actions_made": len(right["valid"]), "actions_valid": share(right["valid"]), "in_tone": share(right["tone"]),
-            "ended": share(right["ended"]), "tokens_per_s": round(1000 * tokens / milliseconds, 1)}, wrong
+            "ended": share(right["ended"])}, wrong
 
 
 def answered(a, tokens, model, precision):

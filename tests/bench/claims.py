@@ -27,6 +27,7 @@ FILES = {
     "npc_half": "h200-npc-0.5b.json",
     "npc_one": "h200-npc-1b.json",
     "npc_eight": "h200-npc-8b.json",
+    "npc_model": "cpu-npc-model.json",
     "effect": "h200-effect.json",
     "still": "cpu-denoise-still.json",
     "path": "cpu-denoise-path.json",
@@ -44,7 +45,7 @@ NOT_MEASURED = [
     r"on 9\.0", r"RTX \d+", r"C\+\+17", r"2 cores with AVX-512", r"16 cores", r"\(table \d\)",
     r"for d 256 in command buffers", r"\(d 64 to 128\)", r"\(256 queries x 784 keys a tile, d 32\)", r"batch 4, 32 heads, TFLOPS",
     r"\| d 128, 16384 tokens (?=\|)", r"\| d 64, 16384 (?=\|)", r"\| 4096 (?=\|)", r"\(8 heads, 4096 x 4096, d 128, N\(0,1\), every row\)",
-    r"21 minutes of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B",
+    r"21 minutes of one H200", r"270 seconds of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B",
 ]
 
 SHAPES = [(d, n, causal) for d in (128, 64) for n in (16384, 4096) for causal in (False, True)]
@@ -61,6 +62,21 @@ def named(items, **keys):
 def slots(report, count):
     """Tokens a second of so many characters, of `tandem bench npc`."""
     return vars(report.slots)[str(count)].median
+
+
+def way(report, attention, kv, free=False):
+    """Of the model of characters: what is right with this precision and cache, of `npc_eval.py`."""
+    return [row for row in report.rows if (row.attention, row.kv) == (attention, kv)][-1 if free else 0]
+
+
+def way_row(attention, kv, text):
+    """A row of the table in demo/assets."""
+    at = f"way(npc_model, '{attention}', '{kv}'"
+    at += ", True)" if text else ")"
+    share = "{100 * " + at
+    row = f"| {attention} | {kv}{text} | " + f"{share}.facts_exact:.1f}} % of {{{at}.facts_asked}} | {share}.refusals_right:.1f}} % of {{{at}.refusals_asked}} | "
+    row += f"{share}.actions_right:.1f}} % of {{{at}.actions_asked}} | {share}.actions_valid:.1f}} % of {{{at}.actions_made}} | "
+    return row + ("| |" if text else f"{{{at}.perplexity:.4f}} | {{1e6 * {at}.kl:.0f}} |")
 
 
 def size(report, rung, width):
@@ -200,6 +216,11 @@ README = [
     "{npc_half.tokens_per_s.decode.median:.0f}, {npc_one.tokens_per_s.decode.median:.0f} and "
     "{npc_eight.tokens_per_s.decode.median:.0f} tokens a second, and as 32 characters at once at {slots(npc_half, 32):.0f}, "
     "{slots(npc_one, 32):.0f} and {slots(npc_eight, 32):.0f}",
+    "Its model, of {npc_model.model_bytes / 1e6:.1f} MB, was made in 270 seconds of one H200 from text of a grammar "
+    "([demo/train](demo/train/README.md#training-the-model-of-characters)). About cards whose names, places and things it never saw it "
+    "tells {100 * way(npc_model, 'f16', 'f16').facts_exact:.1f} % of {way(npc_model, 'f16', 'f16').facts_asked} facts letter by letter, with "
+    "K8V8 {100 * way(npc_model, 'f16', 'k8v8').facts_exact:.1f} and with K4V8 {100 * way(npc_model, 'f16', 'k4v8').facts_exact:.1f} %; "
+    "{100 * way(npc_model, 'f16', 'f16').actions_valid:.0f} % of its actions are valid",
     "On an H200 it takes {size(effect, 'timeline', 960).gpu_ms.median:.2f} ms of 960x540 on `timeline` and "
     "{size(effect, 'inline', 960).gpu_ms.median:.2f} ms on `inline`, of 1920x1080 "
     "{size(effect, 'timeline', 1920).gpu_ms.median:.2f} and {size(effect, 'inline', 1920).gpu_ms.median:.2f} ms",
@@ -359,6 +380,9 @@ README.append(
     "perplexity is {of_f16(cache, 'k8v8', 'perplexity') * 100 - 100:.2f} and {of_f16(cache, 'k4v8', 'perplexity') * 100 - 100:.2f} % higher"
 )
 
+ASSETS = [way_row(*of) for of in (("f16", "f16", ""), ("f16", "k8v8", ""), ("f16", "k4v8", ""), ("8b", "f16", ""), ("4b", "f16", ""),
+                                  ("f16", "f16", ", no grammar"))]
+
 CLAIMS = (
     [("README.md", t) for t in README]
     + [("engine_plugin/OPERATIONS.md", t) for t in OPERATIONS]
@@ -366,4 +390,5 @@ CLAIMS = (
     + [("kernels/attention/NOTES.md", t) for t in NOTES]
     + [("kernels/linear/NOTES.md", t) for t in LINEAR]
     + [("kernels/cache/NOTES.md", t) for t in CACHE]
+    + [("demo/assets/README.md", t) for t in ASSETS]
 )
