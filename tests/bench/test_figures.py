@@ -31,7 +31,7 @@ class Figures(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.copy = pathlib.Path(folder.name)
         for name in ("README.md", "engine_plugin/INTEGRATION.md", "engine_plugin/OPERATIONS.md", "kernels/attention/NOTES.md", "kernels/cache/NOTES.md",
-                     "kernels/linear/NOTES.md"):
+                     "kernels/linear/NOTES.md", "demo/assets/README.md"):
             (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.copy / name)
         shutil.copytree(ROOT / "tests/measured", self.copy / "tests/measured")
