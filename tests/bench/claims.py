@@ -217,7 +217,7 @@ README = [
     "{npc_eight.tokens_per_s.decode.median:.0f} tokens a second, and as 32 characters at once at {slots(npc_half, 32):.0f}, "
     "{slots(npc_one, 32):.0f} and {slots(npc_eight, 32):.0f}",
     "Its model, of {npc_model.model_bytes / 1e6:.1f} MB, was made in 270 seconds of one H200 from text of a grammar "
-    "([demo/train](demo/train/README.md#training-the-model-of-characters)). About cards whose names, places and things it never saw it "
+    "([demo/train](demo/train/README.md#training-the-model-of-characters)). About cards whose names, places and things it never saw, it "
     "tells {100 * way(npc_model, 'f16', 'f16').facts_exact:.1f} % of {way(npc_model, 'f16', 'f16').facts_asked} facts letter by letter, with "
     "K8V8 {100 * way(npc_model, 'f16', 'k8v8').facts_exact:.1f} and with K4V8 {100 * way(npc_model, 'f16', 'k4v8').facts_exact:.1f} %; "
     "{100 * way(npc_model, 'f16', 'f16').actions_valid:.0f} % of its actions are valid",
