@@ -28,6 +28,7 @@ FILES = {
     "npc_one": "h200-npc-1b.json",
     "npc_eight": "h200-npc-8b.json",
     "npc_model": "cpu-npc-model.json",
+    "tavern": "h200-tavern.json",
     "effect": "h200-effect.json",
     "still": "cpu-denoise-still.json",
     "path": "cpu-denoise-path.json",
@@ -216,6 +217,8 @@ README = [
     "{npc_half.tokens_per_s.decode.median:.0f}, {npc_one.tokens_per_s.decode.median:.0f} and "
     "{npc_eight.tokens_per_s.decode.median:.0f} tokens a second, and as 32 characters at once at {slots(npc_half, 32):.0f}, "
     "{slots(npc_one, 32):.0f} and {slots(npc_eight, 32):.0f}",
+    "On an H200 (960x540, `inline`, a budget of {tavern.tavern.budget_us / 1000:.0f} ms) 99 of 100 frames take at most "
+    "{tavern.tavern.frames.quiet.p99_ms:.2f} ms while nobody talks, and {tavern.tavern.frames.talking.p99_ms:.2f} while people do",
     "Its model, of {npc_model.model_bytes / 1e6:.1f} MB, was made in 270 seconds of one H200 from text of a grammar "
     "([demo/train](demo/train/README.md#training-the-model-of-characters)). About cards whose names, places and things it never saw, it "
     "tells {100 * way(npc_model, 'f16', 'f16').facts_exact:.1f} % of {way(npc_model, 'f16', 'f16').facts_asked} facts letter by letter, with "
