@@ -289,6 +289,7 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
         return false;
     demo_scene_cast(&cast);
     demo_scene_build(options->scene, &cast, &p->first_block);
+    p->last_block = p->first_block;
     types[0] = VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER;
     if (!demo_compute_create(e, scene_words, sizeof scene_words, types, 5, sizeof(struct td_scene_push),
                              p->first_block.counts, 4, "scene", &p->scene))
@@ -419,8 +420,13 @@ static void shader_barrier(VkCommandBuffer commands)
 /* No frame that reads the slot's scene is under way. */
 static void set_scene(demo_pipeline *p, demo_slot *s, const demo_cast *cast)
 {
-    if (demo_scene_has_cast(p->options.scene))
-        demo_scene_build(p->options.scene, cast, s->scene_block.host);
+    struct td_scene_block block;
+    if (!demo_scene_has_cast(p->options.scene))
+        return;
+    demo_scene_build(p->options.scene, cast, &block);
+    demo_scene_mark_moves(&p->last_block, &block);
+    memcpy(s->scene_block.host, &block, sizeof block);
+    p->last_block = block;
 }
 
 static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s, const demo_image *to,

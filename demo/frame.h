@@ -139,6 +139,7 @@ typedef struct demo_pipeline {
     char no_denoiser[400]; /* why not, where there was a model */
     demo_compute scene, features, composite, guides;
     struct td_scene_block first_block; /* of the scene to begin with, which says how many of everything there are */
+    struct td_scene_block last_block;  /* of the frame before */
     demo_image reference; /* rgb: mean of reference_samples */
     uint32_t reference_samples;
     demo_slot slots[DEMO_SLOTS];

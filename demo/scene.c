@@ -113,6 +113,28 @@ void demo_scene_build(int scene, const demo_cast *cast, struct td_scene_block *o
         scenes[scene].build(&b);
 }
 
+static bool differ(const float a[4], const float b[4], int count)
+{
+    for (int i = 0; i < count; i++)
+        if (fabsf(a[i] - b[i]) > 1e-3f)
+            return true;
+    return false;
+}
+
+void demo_scene_mark_moves(const struct td_scene_block *before, struct td_scene_block *out)
+{
+    for (uint32_t g = 0; g < out->counts[3]; g++) {
+        const uint32_t *group = out->groups[g];
+        bool moves = false;
+        for (uint32_t i = group[0]; i < group[1]; i++)
+            moves |= differ(out->spheres[i], before->spheres[i], 4);
+        for (uint32_t i = group[2]; i < group[3]; i++) /* and its turn, of which cosine and sine are beside it */
+            moves |= differ(out->boxes[i].center, before->boxes[i].center, 4) ||
+                     fabsf(out->boxes[i].extent[3] - before->boxes[i].extent[3]) > 1e-3f;
+        out->group_moves[g][0] = moves;
+    }
+}
+
 void demo_scene_camera(int scene, const demo_cast *cast, double seconds, uint32_t width, uint32_t height,
                        struct td_scene_push *out)
 {

@@ -38,6 +38,8 @@ int demo_scene_find(const char *name);
 const char *demo_scene_name(int scene);
 
 void demo_scene_build(int scene, const demo_cast *cast, struct td_scene_block *out);
+/* Says of each group whether something of it is more than a millimetre from where it is in `before`: the same scene. */
+void demo_scene_mark_moves(const struct td_scene_block *before, struct td_scene_block *out);
 
 /* Fills eye, right, up and forward for a moment of the camera's path; where there is a cast, as that has it. */
 void demo_scene_camera(int scene, const demo_cast *cast, double seconds, uint32_t width, uint32_t height,

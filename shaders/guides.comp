@@ -2,8 +2,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing in the demo's rooms moves but the camera: where a point was in the frame before follows from the two cameras. What
-// a mirror shows is taken to move as the mirror's surface does, which is nearer to the truth than where it seems to be. Lamps
+// Where a point was in the frame before follows from the two cameras; of what moved itself, as people do, nothing is known of
+// the frame before. What a mirror shows is taken to move as the mirror's surface does, which is nearer to the truth than where it seems to be. Lamps
 // are given as the sky is, without normal and depth: a lamp in a ceiling would pass for the same surface, and its light would
 // trail behind its edge.
 #version 450
@@ -13,7 +13,7 @@
 layout(local_size_x = 8, local_size_y = 8) in;
 
 layout(set = 0, binding = 0, rgba32f) uniform readonly image2D radiance_image;
-layout(set = 0, binding = 1, rgba16f) uniform readonly image2D albedo_image;   // w: 1 where it is emission instead
+layout(set = 0, binding = 1, rgba16f) uniform readonly image2D albedo_image;   // w: 1 where it is emission instead, -1 of what moves
 layout(set = 0, binding = 2, rgba16f) uniform readonly image2D normal_image;
 layout(set = 0, binding = 3, rgba32f) uniform readonly image2D position_image; // w: distance to what is hit first, a mirror too
 layout(set = 0, binding = 4, std430) writeonly buffer color_buffer { float color[]; };
@@ -58,5 +58,5 @@ void main()
     depth[i] = shines ? 0.0 : seen_at(position.xyz, eye, push.right.xyz, push.up.xyz).z;
     for (uint c = 0u; c < 2u; c++)
         motion[2u * i + c] = inside ? before[c] - now[c] : 0.0;
-    valid[i] = inside && push.size.z != 0u ? 1.0 : 0.0;
+    valid[i] = inside && push.size.z != 0u && surface.w > -0.5 ? 1.0 : 0.0;
 }

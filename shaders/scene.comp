@@ -19,7 +19,7 @@ layout(constant_id = 3) const uint GROUPS = 0;
 
 layout(set = 0, binding = 0, std140) uniform scene_uniform { td_scene_block scene; };
 layout(set = 0, binding = 1, rgba32f) uniform image2D radiance_image;             // rgb: mean of all samples
-layout(set = 0, binding = 2, rgba16f) uniform writeonly image2D albedo_image;     // rgb, or the emission where w is 1
+layout(set = 0, binding = 2, rgba16f) uniform writeonly image2D albedo_image;     // rgb, or the emission where w is 1; -1: of what moves
 layout(set = 0, binding = 3, rgba16f) uniform writeonly image2D normal_image;     // xyz; w: distance along the path
 layout(set = 0, binding = 4, rgba32f) uniform writeonly image2D position_image;   // xyz; w: distance to what is hit first, be it a mirror
 
@@ -56,6 +56,7 @@ struct hit_info {
     vec2 uv; // metres on the surface
     uint material;
     int light; // which one was hit, or -1
+    bool moves; // what was hit is not where it was in the frame before
 };
 
 vec3 turn(vec3 v, float c, float s)
@@ -126,8 +127,10 @@ hit_info trace(vec3 origin, vec3 direction)
         nearest = t < hit.distance ? int(FIRST_BOX + i) : nearest;
         hit.distance = min(hit.distance, t);
     }
+    uint moves = 0u;
     for (uint g = 0u; g < GROUPS; g++) {
         uvec4 group = scene.groups[g];
+        int other = nearest;
         bool meets = meets_group(g, origin, direction, hit.distance);
         uint spheres = meets ? group.y : group.x, boxes = meets ? group.w : group.z;
         for (uint i = group.x; i < spheres; i++) {
@@ -140,6 +143,7 @@ hit_info trace(vec3 origin, vec3 direction)
             nearest = t < hit.distance ? int(FIRST_BOX + i) : nearest;
             hit.distance = min(hit.distance, t);
         }
+        moves = nearest != other ? scene.group_moves[g].x : moves;
     }
     [[unroll]] for (uint i = 0u; i < LIGHTS; i++) {
         vec3 n = scene.lights[i].normal.xyz;
@@ -153,6 +157,7 @@ hit_info trace(vec3 origin, vec3 direction)
             hit.light = int(i);
         }
     }
+    hit.moves = moves != 0u && hit.light < 0;
     vec3 p = origin + hit.distance * direction;
     if (nearest < 0 || hit.light >= 0) {
         bvec3 which = bvec3(walls.x <= walls.y && walls.x <= walls.z, walls.y < walls.x && walls.y <= walls.z,
@@ -326,7 +331,7 @@ void main()
     }
     imageStore(radiance_image, at, vec4(mean, 1.0));
     if (push.size.w == 0u) {
-        imageStore(albedo_image, at, vec4(emits ? emission : albedo, emits ? 1.0 : 0.0));
+        imageStore(albedo_image, at, vec4(emits ? emission : albedo, emits ? 1.0 : first.hit.moves ? -1.0 : 0.0));
         imageStore(normal_image, at, vec4(first.hit.normal, first.path));
         imageStore(position_image, at, vec4(push.eye.xyz + first.path * eye_direction, first.nearest));
     }

@@ -63,6 +63,7 @@ struct td_scene_block {
     TD_STRUCT td_light lights[TD_SCENE_LIGHTS];
     TD_VEC4(group_bounds[TD_SCENE_GROUPS]); /* a sphere around all of a group, which rays that miss it pass by */
     TD_UVEC4(groups[TD_SCENE_GROUPS]);      /* x to below y: its spheres; z to below w: its boxes */
+    TD_UVEC4(group_moves[TD_SCENE_GROUPS]); /* x: 1: something of it is not where it was in the frame before */
 };
 
 struct td_scene_push {

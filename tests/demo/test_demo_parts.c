@@ -331,12 +331,47 @@ static void test_scenes(void **state)
     assert_int_equal(demo_scene_find("nowhere"), -1);
 }
 
+static uint32_t moving(const struct td_scene_block *block)
+{
+    uint32_t count = 0;
+    for (uint32_t g = 0; g < block->counts[3]; g++)
+        count += block->group_moves[g][0];
+    return count;
+}
+
+/* Of somebody who comes along there is nothing where it was; the room, and who stands, stay. */
+static void test_moves(void **state)
+{
+    const int tavern = demo_scene_find("tavern");
+    static struct td_scene_block before, now;
+    demo_cast cast;
+    (void)state;
+    demo_scene_cast(&cast);
+    demo_scene_build(tavern, &cast, &before);
+    demo_scene_build(tavern, &cast, &now);
+    demo_scene_mark_moves(&before, &now);
+    assert_int_equal(moving(&now), 0);
+    cast.figures[0].x += 0.0004f; /* a breath */
+    demo_scene_build(tavern, &cast, &now);
+    demo_scene_mark_moves(&before, &now);
+    assert_int_equal(moving(&now), 0);
+    cast.figures[0].x += 0.02f;
+    demo_scene_build(tavern, &cast, &now);
+    demo_scene_mark_moves(&before, &now);
+    assert_int_equal(moving(&now), 1);
+    cast.figures[1].shake += 5;
+    cast.items[0][1] += 0.1f;
+    demo_scene_build(tavern, &cast, &now);
+    demo_scene_mark_moves(&before, &now);
+    assert_int_equal(moving(&now), 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_seams),
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
-        cmocka_unit_test(test_adapt),
+        cmocka_unit_test(test_adapt),                cmocka_unit_test(test_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
