@@ -341,11 +341,11 @@ void demo_talk_frame(demo_talk *t)
 {
     if (!t->language)
         return;
-    t->spent.struct_bytes = sizeof t->spent;
+    t->spent = TANDEM_INIT(tandem_language_spent);
     if (t->budgeted &&
         tandem_language_frame(t->language, t->options.budget_us, &t->spent) != TANDEM_OK)
         fail(t, "Nobody answers any more", t->trouble, sizeof t->trouble);
-    t->info.struct_bytes = sizeof t->info;
+    t->info = TANDEM_INIT(tandem_language_info);
     tandem_language_get_info(t->language, &t->info);
     for (uint32_t i = 0; i < DEMO_CACHES && t->info.pages; i++)
         t->cache_bytes[i] = (uint64_t)t->layers * t->kv_heads *

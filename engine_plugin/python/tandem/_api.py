@@ -37,6 +37,12 @@ class Dtype(IntEnum):
     Q4_K = 12
     Q6_K = 13
     Q5_K = 14
+    Q8_0_TILES = 15
+    Q4_0_TILES = 16
+    Q4_1_TILES = 17
+    Q4_K_TILES = 18
+    Q6_K_TILES = 19
+    Q5_K_TILES = 20
 
 
 class Precision(IntEnum):
