@@ -76,8 +76,9 @@ static uint64_t check_model(const td_gguf *file)
     uint64_t sum = 0;
     td_llama model;
 
-    for (uint32_t i = 0; i < 2 * (TANDEM_CACHE_F32 + 1); i++) { /* each format, and in a pool */
-        const td_llama_desc desc = {.slots = 1, .cache = i / 2, .pages = i % 2 ? 2 : 0};
+    for (uint32_t i = 0; i < 4 * (TANDEM_CACHE_F32 + 1); i++) { /* each format, in a pool, for a GPU */
+        const td_llama_desc desc = {
+            .slots = 1, .cache = i / 4, .pages = i % 2 ? 2 : 0, .tiles = i / 2 % 2};
         if (td_llama_open(file, &desc, &model, why, sizeof why) != TANDEM_OK) {
             must(*why && !model.graph, "a model's refusal without its reason");
             continue;
