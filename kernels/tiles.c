@@ -8,11 +8,6 @@
 
 enum { SLAB = 1024, PER_ROW = 64, QUARTERS = 4 };
 
-uint32_t td_tiles_from(uint32_t tiles)
-{
-    return tiles - TANDEM_DTYPE_Q8_0_TILES + TANDEM_DTYPE_Q8_0;
-}
-
 uint32_t td_tiles_of(uint32_t dtype, uint64_t rows, uint64_t channels)
 {
     const uint32_t tiles = dtype - TANDEM_DTYPE_Q8_0 + TANDEM_DTYPE_Q8_0_TILES;
@@ -102,5 +97,20 @@ void td_tiles_pack(uint32_t tiles, const uint8_t *const rows[TD_WEIGHT_ROWS], ui
         case TANDEM_DTYPE_Q5_K_TILES: pack_q5_k(rows[r], r, chunk); break;
         case TANDEM_DTYPE_Q6_K_TILES: pack_q6_k(rows[r], r, chunk); break;
         default: break;
+        }
+}
+
+void td_tiles_pack_matrix(uint32_t tiles, const uint8_t *blocks, uint64_t rows, uint64_t channels, uint8_t *to)
+{
+    const td_dtype of = td_dtype_of(tiles);
+    const uint64_t chunks = channels / of.elements, row_bytes = chunks * of.bytes;
+
+    for (uint64_t first = 0; first < rows; first += TD_WEIGHT_ROWS)
+        for (uint64_t chunk = 0; chunk < chunks; chunk++, to += (uint64_t)TD_WEIGHT_ROWS * of.bytes) {
+            const uint8_t *from[TD_WEIGHT_ROWS];
+
+            for (uint64_t r = 0; r < TD_WEIGHT_ROWS; r++)
+                from[r] = blocks + (first + r) * row_bytes + chunk * of.bytes;
+            td_tiles_pack(tiles, from, to);
         }
 }

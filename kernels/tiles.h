@@ -32,10 +32,9 @@ static inline bool td_dtype_is_tiles(uint32_t dtype)
 
 /* A dtype's in tiles; NONE where it has none, or a matrix of such rows and channels cannot be in tiles. */
 uint32_t td_tiles_of(uint32_t dtype, uint64_t rows, uint64_t channels);
-/* The dtype of the blocks that are in tiles of this one. */
-uint32_t td_tiles_from(uint32_t tiles);
-
 /* A chunk, in tiles, of what rows[] have from their blocks there on. */
 void td_tiles_pack(uint32_t tiles, const uint8_t *const rows[TD_WEIGHT_ROWS], uint8_t *chunk);
+/* A whole matrix, whose rows of blocks lie one behind the other; td_tiles_of() knows such rows and channels. */
+void td_tiles_pack_matrix(uint32_t tiles, const uint8_t *blocks, uint64_t rows, uint64_t channels, uint8_t *to);
 
 #endif

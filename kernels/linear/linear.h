@@ -46,6 +46,11 @@ void td_cpu_linear_codes(const void *params, const td_block *at);
 /* weights.c: the dtype of w for such weights, and what they are by it. */
 uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype);
 td_linear_weights td_linear_weights_of(uint32_t dtype);
+/* The same weights in blocks, where they are in tiles. */
+static inline td_linear_weights td_linear_blocks_of(td_linear_weights weights)
+{
+    return weights < TD_LINEAR_TILES ? weights : (td_linear_weights)(weights - TD_LINEAR_TILES + TD_LINEAR_Q8_0);
+}
 
 /* All parameters of a layer but pointers. */
 td_params_linear td_linear_params(const tandem_linear *l);

@@ -164,16 +164,10 @@ static bool reserve(bench *b, td_cu_mem *mem, uint64_t bytes, char *why, size_t 
     return td_cu_mem_alloc(b->device, bytes, mem, why, why_bytes) == TANDEM_OK;
 }
 
-/* Not in tiles. */
-static td_linear_weights blocks_of(const layer *l)
-{
-    return l->weights < TD_LINEAR_TILES ? l->weights : l->weights - TD_LINEAR_TILES + TD_LINEAR_Q8_0;
-}
-
 /* Random ones for so many rows, which the others repeat. */
 static void make_weights(const layer *l, void *to, uint64_t *state)
 {
-    const uint32_t dtype = td_linear_weight_dtype(blocks_of(l), TANDEM_DTYPE_F16), own_rows = l->outs < OWN_ROWS ? l->outs : OWN_ROWS;
+    const uint32_t dtype = td_linear_weight_dtype(td_linear_blocks_of(l->weights), TANDEM_DTYPE_F16), own_rows = l->outs < OWN_ROWS ? l->outs : OWN_ROWS;
     const td_dtype of = td_dtype_of(dtype);
     const uint64_t all = weight_bytes(l), own = all / l->outs * own_rows;
     const float scale = 1 / sqrtf((float)l->ins);
@@ -195,19 +189,12 @@ static void make_weights(const layer *l, void *to, uint64_t *state)
         ((uint8_t *)to)[at] = ((uint8_t *)to)[at - own];
 }
 
-/* What goes to the device: them, or their tiles, which the caller frees; NULL where there is no memory. */
+/* Their tiles, which the caller frees; NULL where there is no memory. */
 static void *make_tiles(const layer *l, const uint8_t *blocks)
 {
-    const td_dtype of = td_dtype_of(td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16));
-    const uint64_t chunks = l->ins / of.elements, row_bytes = chunks * of.bytes;
-    uint8_t *tiles = malloc(weight_bytes(l)), *to = tiles;
-    for (uint64_t first = 0; tiles && first < l->outs; first += TD_WEIGHT_ROWS)
-        for (uint64_t chunk = 0; chunk < chunks; chunk++, to += (uint64_t)TD_WEIGHT_ROWS * of.bytes) {
-            const uint8_t *rows[TD_WEIGHT_ROWS];
-            for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
-                rows[r] = blocks + (first + r) * row_bytes + chunk * of.bytes;
-            td_tiles_pack(td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16), rows, to);
-        }
+    uint8_t *tiles = malloc(weight_bytes(l));
+    if (tiles)
+        td_tiles_pack_matrix(td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16), blocks, l->outs, l->ins, tiles);
     return tiles;
 }
 
@@ -251,7 +238,7 @@ static bool check(bench *b, const layer *l, row *it)
 {
     const tandem_operands op = op_of(l);
     td_params_linear p = td_linear_params(&op.linear);
-    p.weights = (uint8_t)blocks_of(l);
+    p.weights = (uint8_t)td_linear_blocks_of(l->weights);
     p.x = b->host_x;
     p.w = b->host_w;
     p.scale = l->weights == TD_LINEAR_INT8 ? b->host_scale : NULL;

@@ -103,22 +103,13 @@ static void make_codes(tl_case *it, uint32_t *state)
 }
 
 /* W's blocks, which stay beside it, in tiles. */
-static void put_in_tiles(tl_case *it)
+static void put_in_tiles(tl_case *it, uint32_t tiles, uint32_t rows)
 {
-    tandem_view *w = &it->op.linear.w;
-    const uint32_t tiles = w->dtype - TANDEM_DTYPE_Q8_0 + TANDEM_DTYPE_Q8_0_TILES, chunks = it->shape.ins / td_dtype_of(tiles).elements;
-    const uint64_t row_bytes = (uint64_t)chunks * td_dtype_of(tiles).bytes, rows = it->bytes[TL_W] / row_bytes;
     uint8_t *to = aligned_alloc(64, (it->bytes[TL_W] + 127) / 64 * 64);
     assert_non_null(to);
+    td_tiles_pack_matrix(tiles, it->data[TL_W], rows, it->shape.ins, to);
     it->blocks = it->data[TL_W], it->data[TL_W] = to;
-    for (uint64_t row = 0; row < rows; row += TD_WEIGHT_ROWS)
-        for (uint32_t chunk = 0; chunk < chunks; chunk++, to += TD_WEIGHT_ROWS * td_dtype_of(tiles).bytes) {
-            const uint8_t *from[TD_WEIGHT_ROWS];
-            for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
-                from[r] = (const uint8_t *)it->blocks + (row + r) * row_bytes + chunk * td_dtype_of(tiles).bytes;
-            td_tiles_pack(tiles, from, to);
-        }
-    w->dtype = tiles;
+    it->op.linear.w.dtype = tiles;
 }
 
 static uint32_t round_up(uint32_t x, uint32_t to)
@@ -129,12 +120,13 @@ static uint32_t round_up(uint32_t x, uint32_t to)
 tl_case tl_make(tl_shape s, uint32_t seed)
 {
     const bool in_tiles = s.weights >= TD_LINEAR_TILES;
+    const uint32_t tiles = td_linear_weight_dtype(s.weights, s.dtype);
     if (s.heads)
         s.outs = (s.heads + 2 * s.kv_heads) * s.head_dim;
     if (in_tiles) {
-        s.ins = round_up(s.ins, td_dtype_of(td_linear_weight_dtype(s.weights, s.dtype)).elements);
+        s.ins = round_up(s.ins, td_dtype_of(tiles).elements);
         s.outs = round_up(s.outs, s.gate ? TD_WEIGHT_ROWS / 2 : TD_WEIGHT_ROWS);
-        s.weights -= TD_LINEAR_TILES - TD_LINEAR_Q8_0;
+        s.weights = td_linear_blocks_of(s.weights);
     }
     tl_case it = {.shape = s};
     tandem_linear *l = &it.op.linear;
@@ -150,7 +142,7 @@ tl_case tl_make(tl_shape s, uint32_t seed)
     else if (s.weights != TD_LINEAR_INT8)
         fill_blocks(it.data[TL_W], l->w.dtype, it.bytes[TL_W], scale, &state);
     if (in_tiles)
-        put_in_tiles(&it);
+        put_in_tiles(&it, tiles, w_rows);
     for (uint64_t i = 0; s.weights == TD_LINEAR_INT8 && i < it.bytes[TL_W]; i++)
         ((uint8_t *)it.data[TL_W])[i] = (uint8_t)next(&state);
     if (s.weights == TD_LINEAR_INT8) {

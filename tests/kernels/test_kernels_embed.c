@@ -124,16 +124,9 @@ static void test_tiles(void **state)
         it.views[TABLE] = (uintptr_t)table->data;
         ku_run_on(&it, NULL, td_target_for_sm(0), 1);
         check_values(&it);
-        const uint32_t chunk_bytes = td_dtype_of(tiles).bytes, chunks = e->channels / td_dtype_of(tiles).elements;
-        uint8_t *packed = aligned_alloc(64, (table->bytes + 127) / 64 * 64), *to = packed;
+        uint8_t *packed = aligned_alloc(64, (table->bytes + 127) / 64 * 64);
         assert_non_null(packed);
-        for (uint32_t row = 0; row < e->entries; row += TD_WEIGHT_ROWS)
-            for (uint32_t c = 0; c < chunks; c++, to += TD_WEIGHT_ROWS * chunk_bytes) {
-                const uint8_t *rows[TD_WEIGHT_ROWS];
-                for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
-                    rows[r] = (const uint8_t *)table->data + ((row + r) * chunks + c) * chunk_bytes;
-                td_tiles_pack(tiles, rows, to);
-            }
+        td_tiles_pack_matrix(tiles, table->data, e->entries, e->channels, packed);
         e->table.dtype = tiles;
         it.views[TABLE] = (uintptr_t)packed;
         for (size_t m = 0; m < EM_MODULES; m++) {

@@ -37,12 +37,6 @@ void kl_run(const tl_case *it, const tandem_operands *op, em_module *on, td_targ
     free(scratch);
 }
 
-/* The same not in tiles. */
-static td_linear_weights blocks_of(td_linear_weights weights)
-{
-    return weights < TD_LINEAR_TILES ? weights : weights - TD_LINEAR_TILES + TD_LINEAR_Q8_0;
-}
-
 /* Every form of every shape: rows for each kernel, tails of all sizes, each epilogue somewhere. */
 static tl_shape shape_of(uint32_t n)
 {
@@ -67,7 +61,7 @@ static tl_shape shape_of(uint32_t n)
     if (s.weights == TD_LINEAR_INT8)
         s.ins = (s.ins + 7) / 8 * 8, s.offset = 0, s.pad = s.pad / 8 * 8;
     else if (s.weights)
-        s.ins = blocks_of(s.weights) >= TD_LINEAR_Q4_K ? 256 + n % 2 * 256 : 32 + n % 3 * 64, s.offset = 0;
+        s.ins = td_linear_blocks_of(s.weights) >= TD_LINEAR_Q4_K ? 256 + n % 2 * 256 : 32 + n % 3 * 64, s.offset = 0;
     return s;
 }
 
@@ -75,7 +69,7 @@ static tl_shape shape_of(uint32_t n)
 static tl_shape cpu_shape_of(uint32_t n)
 {
     tl_shape s = shape_of(n);
-    s.weights = blocks_of(s.weights);
+    s.weights = td_linear_blocks_of(s.weights);
     return s;
 }
 

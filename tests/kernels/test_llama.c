@@ -246,19 +246,12 @@ static void check_tiles(const lf_shape *shape, uint32_t most)
             assert_int_equal(weight->dtype, rows.llama.weights[i].dtype);
             continue;
         }
-        const uint64_t chunks = channels / of.elements, row_bytes = chunks * of.bytes;
-        uint8_t *plain = lu_memory(all), *want = lu_memory(all), *got = lu_memory(all), *to = want;
+        const uint64_t rows_here = all / (channels / of.elements * of.bytes);
+        uint8_t *plain = lu_memory(all), *want = lu_memory(all), *got = lu_memory(all);
 
         in_tiles++;
         td_llama_read_weight(&rows.llama, i, 0, all, plain);
-        for (uint64_t row = 0; row < all / row_bytes; row += TD_WEIGHT_ROWS)
-            for (uint64_t chunk = 0; chunk < chunks; chunk++, to += TD_WEIGHT_ROWS * of.bytes) {
-                const uint8_t *from[TD_WEIGHT_ROWS];
-
-                for (uint32_t r = 0; r < TD_WEIGHT_ROWS; r++)
-                    from[r] = plain + (row + r) * row_bytes + chunk * of.bytes;
-                td_tiles_pack(weight->dtype, from, to);
-            }
+        td_tiles_pack_matrix(weight->dtype, plain, rows_here, channels, want);
         for (uint64_t at = 0, n = 4; at < all; at += n, n = n * 7 % 9973 / 4 * 4 + 4) {
             n = n < all - at ? n : all - at;
             td_llama_read_weight(&tiles.llama, i, at, n, got + at);
