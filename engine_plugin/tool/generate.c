@@ -50,15 +50,7 @@ const char *const tool_generate_help =
     "  --dry-base X     longer: times this for each token more; default: 1.75\n"
     "  --dry-length N   tokens that may be repeated; default: 2\n"
     "  --bias LIST      added to logits, as 12:1.5,345:-100\n"
-    "  --attention auto|f16|8b|4b\n"
-    "                   the precision of attention; default: auto, which is f16\n"
-    "  --kv f16|k8v8|k4v8|f32\n"
-    "                   how keys and values are kept: as fp16, keys as INT8 and values as FP8, or keys\n"
-    "                   as INT4; f32: as float32, and a CPU computes all in it; default: f16\n"
-    "  --rung auto|inline|timeline|host|copy|cpu\n"
-    "                   the way of computing; default: auto, the best that there is\n"
-    "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
-    "                   model_dir of its own\n"
+    TOOL_LANGUAGE_HELP
     "  --threads N      threads that a CPU computes on; default: all cores\n"
     "  --json           the tokens and times as JSON, behind the text\n";
 /* clang-format on */

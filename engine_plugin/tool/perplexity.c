@@ -24,15 +24,7 @@ const char *const tool_perplexity_help =
     "  --text T         the text; with - it comes from standard input\n"
     "  --context N      tokens of a part; default: 512\n"
     "  --tokens N       at most so many tokens of the text; default: all\n"
-    "  --attention auto|f16|8b|4b\n"
-    "                   the precision of attention; default: auto, which is f16\n"
-    "  --kv f16|k8v8|k4v8|f32\n"
-    "                   how keys and values are kept: as fp16, keys as INT8 and values as FP8, or keys\n"
-    "                   as INT4; f32: as float32, and a CPU computes all in it; default: f16\n"
-    "  --rung auto|inline|timeline|host|copy|cpu\n"
-    "                   the way of computing; default: auto, the best that there is\n"
-    "  --socket PATH    compute in the tandemd that listens there, which opens the model itself: beneath a\n"
-    "                   model_dir of its own\n"
+    TOOL_LANGUAGE_HELP
     "  --json           as JSON\n";
 /* clang-format on */
 
