@@ -19,12 +19,13 @@
 #include "kernels/pool/pool.h"
 #include "kernels/reproject/reproject.h"
 #include "kernels/scatter/scatter.h"
+#include "kernels/top/top.h"
 
 static const td_operation *const operations[] = {&td_operation_attention, &td_operation_norm, &td_operation_linear,
                                                  &td_operation_embed, &td_operation_binary, &td_operation_pool, &td_operation_scatter,
                                                  &td_operation_cache_append, &td_operation_cache_attention,
                                                  &td_operation_conv, &td_operation_gather, &td_operation_demodulate,
-                                                 &td_operation_reproject,
+                                                 &td_operation_reproject, &td_operation_top,
                                                  &td_operation_commit};
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 

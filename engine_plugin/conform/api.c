@@ -309,6 +309,7 @@ static const struct operand {
     OUT(BINARY, binary, y, AT(binary, batch), AT(binary, heads), AT(binary, rows), AT(binary, channels))
     IN(POOL, pool, x) IN(POOL, pool, length)
     OUT(POOL, pool, y, AT(pool, batch), AT(pool, heads), 0, AT(pool, channels))
+    IN(TOP, top, x)
     IN(CONV, conv, x) IN(CONV, conv, coarse) IN(CONV, conv, w) IN(CONV, conv, bias)
     IN(GATHER, gather, q) IN(GATHER, gather, k) IN(GATHER, gather, v) IN(GATHER, gather, factor) IN(GATHER, gather, k_coarse)
     IN(GATHER, gather, v_coarse) IN(GATHER, gather, bias)
@@ -320,6 +321,7 @@ static const struct operand {
     {TANDEM_OPERATION_DEMODULATE, AT(demodulate, light), true, SIZE_MAX, 0, 0, 0},
     {TANDEM_OPERATION_DEMODULATE, AT(demodulate, modulation), true, SIZE_MAX, 0, 0, 0},
     {TANDEM_OPERATION_DEMODULATE, AT(demodulate, tokens), true, SIZE_MAX, 0, 0, 0},
+    {TANDEM_OPERATION_TOP, AT(top, y), true, SIZE_MAX, 0, 0, 0},
     /* clang-format on */
 };
 

@@ -250,6 +250,16 @@ static void random_pool(tandem_operands *operands, double left)
     op->y.dtype = random_float_dtype();
 }
 
+static void random_top(tandem_operands *operands, double left)
+{
+    tandem_top *op = &operands->top;
+    *op = (tandem_top){.batch = random_size(&left), .heads = random_size(&left), .rows = random_size(&left),
+                       .channels = random_size(&left), .count = 1 + below(64)};
+    op->channels = op->channels < 1 << 24 ? op->channels : 1 << 24;
+    op->x.dtype = random_float_dtype();
+    op->y.dtype = TANDEM_DTYPE_F32;
+}
+
 static void random_image(uint32_t *batch, uint32_t *height, uint32_t *width, double *left)
 {
     *batch = random_size(left);
@@ -321,7 +331,8 @@ static const struct {
              {TANDEM_OPERATION_LINEAR, random_linear},       {TANDEM_OPERATION_EMBED, random_embed},
              {TANDEM_OPERATION_BINARY, random_binary},       {TANDEM_OPERATION_POOL, random_pool},
              {TANDEM_OPERATION_CONV, random_conv},           {TANDEM_OPERATION_GATHER, random_gather},
-             {TANDEM_OPERATION_DEMODULATE, random_demodulate}, {TANDEM_OPERATION_REPROJECT, random_reproject}};
+             {TANDEM_OPERATION_DEMODULATE, random_demodulate}, {TANDEM_OPERATION_REPROJECT, random_reproject},
+             {TANDEM_OPERATION_TOP, random_top}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* --- What must be true of all that is legal --- */

@@ -94,6 +94,16 @@ static void pool(const operation *it, tandem_mem mem, tandem_operands *op)
     op->pool.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, 1, 1, 48);
 }
 
+/* Of rows of several chunks of channels, so by two records: the numbers of one head lie in the next one's, too. */
+static void top(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    (void)it;
+    op->top = (tandem_top){.batch = 1, .heads = 2, .rows = 1, .channels = 9000, .count = 64};
+    op->top.x = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, 2, 1, 9000);
+    op->top.x.stride_head = 500;
+    op->top.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, 2, 1, 128);
+}
+
 /* Row 1 of two, in front of which there is nothing of y's that anybody reads. */
 static void scatter(const operation *it, tandem_mem mem, tandem_operands *op)
 {
@@ -262,6 +272,7 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_GATHER, .make = gather, .elements = PIXELS * 4, .off = 1e-4f},
     {.number = TANDEM_OPERATION_DEMODULATE, .make = demodulate, .elements = PIXELS * 7, .off = 1e-4f},
     {.number = TANDEM_OPERATION_REPROJECT, .make = reproject, .elements = PIXELS * 4, .off = 1e-4f},
+    {.number = TANDEM_OPERATION_TOP, .make = top, .elements = 2 * 128},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
     {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
 #define CACHE(format, dim) \

@@ -537,6 +537,16 @@ typedef struct tandem_reproject {
     uint32_t reserved; /* 0 */
 } tandem_reproject;
 
+/* The largest numbers of each row, the largest first, and where they are: of equal ones the first. NaN is none of them; what
+ * there is too little of is NaN at -1. As a language model's next words: few are ever looked at. */
+typedef struct tandem_top {
+    tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
+    tandem_view y;        /* [batch, heads, rows, 2 * count], F32: numbers (-0 as 0), then their channels */
+    uint32_t batch, heads, rows, channels; /* channels: at most 2^24 */
+    uint32_t count;       /* 1 to 64 */
+    uint32_t reserved[3]; /* 0 */
+} tandem_top;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
@@ -551,6 +561,7 @@ typedef enum tandem_operation {
     TANDEM_OPERATION_GATHER = 11,
     TANDEM_OPERATION_DEMODULATE = 12,
     TANDEM_OPERATION_REPROJECT = 13,
+    TANDEM_OPERATION_TOP = 14,
     TANDEM_OPERATION_RUN = 64 /* a whole network: those above are the operations that it may have */
 } tandem_operation;
 
@@ -589,6 +600,7 @@ typedef union tandem_operands {
     tandem_gather gather;       /* TANDEM_OPERATION_GATHER */
     tandem_demodulate demodulate; /* TANDEM_OPERATION_DEMODULATE */
     tandem_reproject reproject; /* TANDEM_OPERATION_REPROJECT */
+    tandem_top top;             /* TANDEM_OPERATION_TOP */
     tandem_run run;             /* TANDEM_OPERATION_RUN */
 } tandem_operands;
 

@@ -25,6 +25,7 @@ LAST(tandem_conv, reserved);
 LAST(tandem_gather, v_before);
 LAST(tandem_demodulate, history);
 LAST(tandem_reproject, reserved);
+LAST(tandem_top, reserved);
 LAST(tandem_run, reserved);
 LAST(tandem_operands, reserved);
 LAST(tandem_job, op);
