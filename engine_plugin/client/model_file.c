@@ -37,7 +37,7 @@ static bool begins_as_gguf(const char *path)
 static tandem_status open_gguf(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
     const td_llama_desc llama = {.slots = desc->sequences ? desc->sequences : 1, .context = desc->context,
-                                 .cache = desc->cache, .pages = desc->pages, .hidden = desc->hidden,
+                                 .cache = desc->cache, .pages = desc->pages, .hidden = desc->hidden, .tops = desc->tops,
                                   .tiles = load->s->target.sm != 0};
     tandem_status status = td_checkpoint_open(desc->path, &load->gguf, why, TD_WHY_BYTES);
 
@@ -54,12 +54,12 @@ static tandem_status open_safetensors(td_model_load *load, const tandem_model_de
 
     if (status != TANDEM_OK)
         return status;
-    if (desc->sequences || desc->context || desc->cache || desc->pages || desc->hidden)
+    if (desc->sequences || desc->context || desc->cache || desc->pages || desc->hidden || desc->tops)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.sequences is %" PRIu32 ", desc.context %" PRIu32 " and desc.cache %" PRIu32
-                       "; all must be 0, as must desc.pages and desc.hidden, which are %" PRIu32
-                       " and %" PRIu32 ", as this is no GGUF file",
-                       desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden);
+                       "; all must be 0, as must desc.pages, desc.hidden and desc.tops, which are %" PRIu32
+                       ", %" PRIu32 " and %" PRIu32 ", as this is no GGUF file",
+                       desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden, desc->tops);
     return td_network_read(load->s, &load->file, &load->model->network, why);
 }
 

@@ -79,11 +79,11 @@ tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc 
         model->remote = td_session_alloc(s, sizeof *model->remote, 64);
     if (!model || !model->remote || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
         td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
-    } else if (desc->sequences || desc->context || desc->cache || desc->pages || desc->hidden) {
+    } else if (desc->sequences || desc->context || desc->cache || desc->pages || desc->hidden || desc->tops) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                         "desc.sequences is %u, desc.context %u, desc.cache %u, desc.pages %u and desc.hidden %u; for tandemd they must "
-                         "be 0: one, the file's own, fp16, none and none",
-                         desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden);
+                         "desc.sequences is %u, desc.context %u, desc.cache %u, desc.pages %u, desc.hidden %u and desc.tops %u; for tandemd "
+                         "they must be 0: one, the file's own, fp16, none, none and none",
+                         desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden, desc->tops);
     } else if (strlen(from) >= sizeof model->remote->path) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "path has %zu bytes, more than %zu", strlen(from),
                          sizeof model->remote->path - 1);

@@ -320,9 +320,16 @@ static tandem_status encode_dialogue(tandem_npc *n, const char *text, td_tokens 
     return status;
 }
 
+/* All, or the largest where those may do. */
+static void want_logits(tandem_npc *n)
+{
+    td_sequence_want_all(n->read, n->say.logprobs || td_reply_wants_all(n->reply, n->language->tops));
+}
+
 /* In place of what was to be read so far. */
 static tandem_status take_prompt(tandem_npc *n, td_tokens *prompt, char *why)
 {
+    want_logits(n);
     const tandem_status status = td_sequence_read(n->read, prompt->ids, prompt->count);
 
     if (status != TANDEM_OK)
@@ -531,6 +538,7 @@ static tandem_status take_token(tandem_npc *n, const td_sequence_state *read, ch
                                     [TD_REPLY_STOPPED] = TANDEM_REPLY_STOPPED,
                                     [TD_REPLY_FULL] = TANDEM_REPLY_FULL};
     const float *logits = n->at_first ? n->first : read->logits;
+    const td_words words = {.logits = logits, .tops = read->tops, .top_count = n->language->tops};
     const size_t bytes = n->language->words * sizeof *logits, tokens = n->tokens.count,
                  text_at = td_reply_text_bytes(n->reply);
     const char *text;
@@ -543,7 +551,7 @@ static tandem_status take_token(tandem_npc *n, const td_sequence_state *read, ch
     n->state = TANDEM_NPC_TALKING;
     n->at_first = false;
     tandem_status status =
-        td_reply_next(n->reply, logits, &n->tokens, &text, &count, why, TD_WHY_BYTES);
+        td_reply_next(n->reply, &words, &n->tokens, &text, &count, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
     n->said[n->current].tokens = (uint32_t)(n->tokens.count - n->prompt);
@@ -556,7 +564,7 @@ static tandem_status take_token(tandem_npc *n, const td_sequence_state *read, ch
         return td_fail(why, TD_WHY_BYTES, status, "no memory for a reply");
     if (n->cancelled)
         return cut(n);
-    if (td_reply_state_of(n->reply) != TD_REPLY_GOES_ON)
+    if (td_reply_state_of(n->reply) != TD_REPLY_GOES_ON && td_reply_state_of(n->reply) != TD_REPLY_ASKS)
         status = end_reply(n, ends[td_reply_state_of(n->reply)]);
     return status;
 }
@@ -577,6 +585,7 @@ static tandem_status step(tandem_npc *n, const char *call)
         return TANDEM_OK;
     status = take_token(n, &read, why);
     if (status == TANDEM_OK && n->state != TANDEM_NPC_IDLE && !n->at_first) {
+        want_logits(n);
         status = td_sequence_read(n->read, n->tokens.ids, n->tokens.count);
         if (status != TANDEM_OK)
             td_text(why, sizeof why, "no memory for a reply");

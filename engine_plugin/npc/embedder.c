@@ -110,6 +110,7 @@ static tandem_status make_parts(tandem_embedder *e, const tandem_embedder_desc *
     if (!e->nothing || !e->values || !e->before || !e->behind ||
         td_sequence_open(stage_of(e), &e->read) != TANDEM_OK)
         return fail(l, call, TANDEM_ERROR_NOMEM, why);
+    td_sequence_want_all(e->read, false); /* none is looked at */
     status = count_around(e, why);
     return status == TANDEM_OK ? status : fail(l, call, status, why);
 }

@@ -15,7 +15,7 @@
 #include "kernels/model/folder.h"
 #include "kernels/model/llama.h"
 
-enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24, HASHED_BYTES = 4096 };
+enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24, HASHED_BYTES = 4096, TOPS = 64 /* as many as a kernel finds */ };
 
 /* The form that was asked for, or the file's own. */
 static tandem_status find_form(tandem_language *l, const td_gguf *file, const char *name, char *why)
@@ -83,6 +83,7 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
                                  : "caches in common are for heads of 64 or 128 channels, scores "
                                    "without windows and caps, and attention of f16");
     l->slots = desc->slots ? desc->slots : DEFAULT_SLOTS;
+    l->tops = TOPS;
     l->pages = ((tokens > context ? tokens : context) + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS;
     return TANDEM_OK;
 }
@@ -119,7 +120,8 @@ static tandem_status load_model(tandem_language *l, const tandem_language_desc *
         .cache = desc->cache,
         .sequences = l->pages ? l->slots : 0,
         .pages = l->pages,
-        .hidden = desc->embeds};
+        .hidden = desc->embeds,
+        .tops = l->tops};
     tandem_network network = {.struct_bytes = sizeof network};
     tandem_network_number wanted = {.struct_bytes = sizeof wanted};
     tandem_network_tensor logits = {.struct_bytes = sizeof logits},
@@ -164,7 +166,8 @@ td_stage_desc td_language_stage_desc(const tandem_language *l)
                            .kv_heads = l->kv_heads,
                            .head_dim = l->head_dim,
                            .cache = l->cache,
-                           .hidden = l->hidden};
+                           .hidden = l->hidden,
+                           .tops = l->tops};
 }
 
 tandem_status td_language_stage(tandem_language *l)

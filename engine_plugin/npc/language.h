@@ -27,6 +27,7 @@ struct tandem_language {
     uint64_t model_hash;                 /* its metadata, and how its tensors begin */
     uint64_t npc_bytes;
     uint32_t hidden; /* numbers of an embedding; 0: it makes none */
+    uint32_t tops;   /* words of an output of the largest logits; 0: there is none */
     atomic_uint npcs, embedders;
     pthread_mutex_t lock; /* of `stage`, until it is there */
 };

@@ -124,14 +124,28 @@ static double score_of(const float *logits, uint32_t words, uint32_t token)
     return (double)(logits[token] - largest) - log(sum);
 }
 
-/* A token that may be next; TD_NO_TOKEN: there is none. */
-static tandem_status choose(td_reply *r, const float *logits, const td_tokens *history,
+bool td_reply_wants_all(const td_reply *r, uint32_t top_count)
+{
+    return r->state == TD_REPLY_ASKS || r->desc.matcher || r->desc.scores ||
+           !td_sampler_may_use_tops(r->sampler, top_count);
+}
+
+/* A token that may be next; TD_NO_TOKEN: there is none, or all logits are wanted. */
+static tandem_status choose(td_reply *r, const td_words *of, const td_tokens *history,
                             uint32_t *token, char *why, size_t why_bytes)
 {
     const uint32_t words = td_tokenizer_count(r->desc.tokenizer);
     const uint64_t *allowed = NULL;
     bool any = !r->desc.matcher;
 
+    *token = TD_NO_TOKEN;
+    r->state = TD_REPLY_GOES_ON;
+    if (!of->logits) {
+        if (td_reply_wants_all(r, of->top_count) ||
+            !td_sampler_next_of_tops(r->sampler, of, history->ids, history->count, token))
+            r->state = TD_REPLY_ASKS;
+        return TANDEM_OK;
+    }
     if (r->desc.matcher) {
         const tandem_status status = td_matcher_tokens(r->desc.matcher, &allowed, why, why_bytes);
 
@@ -140,8 +154,8 @@ static tandem_status choose(td_reply *r, const float *logits, const td_tokens *h
     }
     for (uint32_t i = 0; i < (words + 63) / 64 && !any; i++)
         any = allowed[i] != 0;
-    *token = any ? td_sampler_next(r->sampler, logits, allowed, history->ids, history->count)
-                 : TD_NO_TOKEN;
+    if (any)
+        *token = td_sampler_next(r->sampler, of->logits, allowed, history->ids, history->count);
     return TANDEM_OK;
 }
 
@@ -209,20 +223,22 @@ static tandem_status add_token(td_reply *r, const float *logits, td_tokens *hist
     return status;
 }
 
-tandem_status td_reply_next(td_reply *r, const float *logits, td_tokens *history, const char **text,
+tandem_status td_reply_next(td_reply *r, const td_words *words, td_tokens *history, const char **text,
                             size_t *text_bytes, char *why, size_t why_bytes)
 {
     uint32_t token;
     tandem_status status;
 
     r->shown_bytes = 0;
-    status = choose(r, logits, history, &token, why, why_bytes);
-    if (status != TANDEM_OK)
+    *text = r->shown;
+    *text_bytes = 0;
+    status = choose(r, words, history, &token, why, why_bytes);
+    if (status != TANDEM_OK || r->state == TD_REPLY_ASKS)
         return status;
     if (token == TD_NO_TOKEN || td_tokenizer_is_end(r->desc.tokenizer, token))
         r->state = TD_REPLY_ENDED;
     else
-        status = add_token(r, logits, history, token);
+        status = add_token(r, words->logits, history, token);
     if (status == TANDEM_OK && r->state != TD_REPLY_GOES_ON)
         status = end_text(r);
     *text = r->shown;

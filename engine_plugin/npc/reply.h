@@ -15,7 +15,8 @@ typedef enum td_reply_state {
     TD_REPLY_GOES_ON,
     TD_REPLY_ENDED,   /* the model, or what the grammar allows, has come to its end, */
     TD_REPLY_STOPPED, /* a text came that ends it, */
-    TD_REPLY_FULL     /* or it has as many tokens as it may have */
+    TD_REPLY_FULL,    /* or it has as many tokens as it may have */
+    TD_REPLY_ASKS     /* nothing was taken: the next token takes all logits to say */
 } td_reply_state;
 
 /* What it is given is the caller's, and must live as long as the reply. */
@@ -25,7 +26,7 @@ typedef struct td_reply_desc {
     const char *const *stops;
     size_t stop_count;
     uint32_t most_tokens;
-    bool scores; /* td_reply_score() is asked for, which costs some time a token */
+    bool scores; /* td_reply_score() is asked for, which costs some time a token, and takes all logits */
     td_matcher *matcher; /* of what it must be; NULL: any text */
 } td_reply_desc;
 
@@ -43,8 +44,10 @@ void td_reply_restart(td_reply *r);
 /* Takes the next token, which it adds to `history` (all tokens so far, the prompt's too) unless it
  * ends the reply. *text is what of the text is to be shown, whole UTF-8, and holds until the next
  * call; at the end all that was held back. NOMEM; UNSUPPORTED as td_matcher_tokens(). */
-tandem_status td_reply_next(td_reply *r, const float *logits, td_tokens *history, const char **text,
+tandem_status td_reply_next(td_reply *r, const td_words *words, td_tokens *history, const char **text,
                             size_t *text_bytes, char *why, size_t why_bytes);
+/* Whether it wants all logits for the next token, or so many of the largest may do. */
+bool td_reply_wants_all(const td_reply *r, uint32_t top_count);
 /* Ends it here, as if it had no room for more: the rest of the text. */
 void td_reply_cut(td_reply *r, const char **text, size_t *text_bytes);
 

@@ -251,14 +251,21 @@ static void sink(td_sampler *s, uint32_t at)
     s->heap[at] = moved;
 }
 
+/* Of the candidates in the heap, in any order. */
+static void order_heap(td_sampler *s)
+{
+    s->first = s->count = 0;
+    for (uint32_t i = s->left / 2; i-- > 0;)
+        sink(s, i);
+}
+
 static void make_heap(td_sampler *s)
 {
-    s->left = s->first = s->count = 0;
+    s->left = 0;
     for (uint32_t i = 0; i < s->words; i++)
         if (!isnan(s->logits[i]))
             s->heap[s->left++] = (candidate){s->logits[i], i, 0};
-    for (uint32_t i = s->left / 2; i-- > 0;)
-        sink(s, i);
+    order_heap(s);
 }
 
 /* Candidate `at` of those that are left, in their order; NULL: there are no more. */
@@ -422,23 +429,12 @@ static bool cuts(float p)
     return p > 0 && p < 1;
 }
 
-uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint64_t *allowed,
-                         const uint32_t *history, size_t count)
+/* Which of the candidates in the heap it is. */
+static uint32_t choose(td_sampler *s)
 {
     const td_sampling *how = &s->how;
-
-    memcpy(s->logits, logits, s->words * sizeof *logits);
-    if (allowed)
-        leave_out(s, allowed);
-    for (uint32_t i = 0; i < how->bias_count; i++)
-        s->logits[how->biases[i].token] += how->biases[i].bias;
-    penalise(s, history, count);
-    penalise_repetitions(s, history, count);
-    const uint32_t best = most_likely(s);
-    if (how->temperature == 0 || !(s->logits[best] > -INFINITY))
-        return best; /* there is nothing to draw from */
-    make_heap(s);
     const uint64_t drawn = 2 * s->drawn++;
+
     look(s, 0); /* which others are compared with */
     s->total = sum_up(s, 1);
     if (how->top_k)
@@ -452,4 +448,67 @@ uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint64_t *all
     if (how->xtc_probability > 0 && td_sampling_draw(how->seed, drawn) < (double)how->xtc_probability)
         leave_out_top(s);
     return draw(s, td_sampling_draw(how->seed, drawn + 1));
+}
+
+/* Bias and penalties. */
+static void weigh(td_sampler *s, const uint32_t *history, size_t count)
+{
+    for (uint32_t i = 0; i < s->how.bias_count; i++)
+        s->logits[s->how.biases[i].token] += s->how.biases[i].bias;
+    penalise(s, history, count);
+    penalise_repetitions(s, history, count);
+}
+
+uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint64_t *allowed,
+                         const uint32_t *history, size_t count)
+{
+    memcpy(s->logits, logits, s->words * sizeof *logits);
+    if (allowed)
+        leave_out(s, allowed);
+    weigh(s, history, count);
+    const uint32_t best = most_likely(s);
+    if (s->how.temperature == 0 || !(s->logits[best] > -INFINITY))
+        return best; /* there is nothing to draw from */
+    make_heap(s);
+    return choose(s);
+}
+
+bool td_sampler_may_use_tops(const td_sampler *s, uint32_t top_count)
+{
+    const td_sampling *how = &s->how;
+    bool only_lowers = (how->repetition == 0 || how->repetition >= 1) && how->frequency >= 0 && how->presence >= 0;
+
+    for (uint32_t i = 0; i < how->bias_count; i++)
+        only_lowers = only_lowers && how->biases[i].bias <= 0;
+    return top_count && only_lowers && (how->temperature == 0 || (how->top_k && how->top_k <= top_count));
+}
+
+/* What is weighed of those that are not among the largest is of an earlier token, and nobody looks at it. */
+bool td_sampler_next_of_tops(td_sampler *s, const td_words *of, const uint32_t *history, size_t count, uint32_t *token)
+{
+    const uint32_t wanted = s->how.temperature == 0 ? 1 : s->how.top_k;
+    candidate last = {0}; /* of which no other token is ahead; where there are fewer, there is no other */
+    uint32_t known = 0, ahead = 0;
+
+    for (; known < of->top_count && of->tops[of->top_count + known] >= 0; known++) {
+        last = (candidate){of->tops[known], (uint32_t)of->tops[of->top_count + known], 0};
+        if (last.token < s->words)
+            s->logits[last.token] = last.logit;
+    }
+    weigh(s, history, count);
+    s->left = 0;
+    for (uint32_t i = 0; i < known; i++) {
+        candidate c = {.token = (uint32_t)of->tops[of->top_count + i]};
+
+        if (c.token >= s->words || isnan(s->logits[c.token]))
+            continue;
+        c.logit = s->logits[c.token];
+        ahead += c.logit > -INFINITY && (known < of->top_count || !before(&last, &c));
+        s->heap[s->left++] = c;
+    }
+    if (!ahead || (ahead < wanted && known == of->top_count))
+        return false;
+    order_heap(s);
+    *token = s->how.temperature == 0 ? s->heap[0].token : choose(s);
+    return true;
 }

@@ -60,6 +60,20 @@ void td_sampler_destroy(td_sampler **sampler);
 uint32_t td_sampler_next(td_sampler *s, const float *logits, const uint64_t *allowed,
                          const uint32_t *history, size_t count);
 
+/* Of a vocabulary all logits, or the largest: a token's logit, largest first, then the tokens as numbers, as an operation `top` has
+ * them. */
+typedef struct td_words {
+    const float *logits; /* [words]; NULL: not known */
+    const float *tops;   /* [2 * top_count]; NULL: not known */
+    uint32_t top_count;
+} td_words;
+
+/* Whether the largest logits may do: no more than those are drawn from, and nothing makes others more likely. */
+bool td_sampler_may_use_tops(const td_sampler *s, uint32_t top_count);
+/* The same token as td_sampler_next() would take of all logits. False: the largest do not say which, as penalties have made them
+ * less likely than others may be; then nothing is drawn. */
+bool td_sampler_next_of_tops(td_sampler *s, const td_words *of, const uint32_t *history, size_t count, uint32_t *token);
+
 /* A number from 0 to 1, not 1 itself: draw `index` of a seed. */
 double td_sampling_draw(uint64_t seed, uint64_t index);
 

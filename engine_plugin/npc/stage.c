@@ -44,7 +44,14 @@ static tandem_status make_logits(td_stage *s)
     for (int i = 0; i < TD_STAGE_LOGITS && s->of.hidden && status == TANDEM_OK; i++)
         status = td_host_mem_make(s->of.session, (uint64_t)rows * s->of.hidden * sizeof(float),
                                   &s->logits[i].hidden);
-    return status;
+    if (!s->of.tops)
+        return status;
+    for (int i = 0; i < TD_STAGE_LOGITS && status == TANDEM_OK; i++)
+        status = td_host_mem_make(s->of.session, (uint64_t)rows * 2 * s->of.tops * sizeof(float),
+                                  &s->logits[i].tops);
+    const tandem_mem_desc unwanted = {.struct_bytes = sizeof unwanted,
+                                      .bytes = (uint64_t)rows * s->words * sizeof(float)};
+    return status == TANDEM_OK ? tandem_mem_create(s->of.session, &unwanted, &s->unwanted) : status;
 }
 
 /* Who was given logits does not want them any more. */
@@ -108,7 +115,10 @@ void td_stage_destroy(td_stage **stage)
     for (int i = 0; i < TD_STAGE_LOGITS; i++) {
         td_host_mem_free(s->of.session, &s->logits[i].mem);
         td_host_mem_free(s->of.session, &s->logits[i].hidden);
+        td_host_mem_free(s->of.session, &s->logits[i].tops);
     }
+    if (s->unwanted)
+        tandem_mem_destroy(s->of.session, s->unwanted);
     td_pages_destroy(&s->pages);
     pthread_mutex_destroy(&s->lock);
     free(s->uniforms);
@@ -221,8 +231,8 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
     batch = batch < most ? batch : most;
     const uint32_t numbers[NUMBERS] = {batch, tokens, batch};
     s->into = unread(s, NULL); /* advance() leaves one */
-    const tandem_view views[] = {{.mem = s->into->mem.mem, .dtype = TANDEM_DTYPE_F32},
-                                 {.mem = s->into->hidden.mem, .dtype = TANDEM_DTYPE_F32}};
+    tandem_view views[3] = {{.dtype = TANDEM_DTYPE_F32}};
+    uint32_t view_count = 1;
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
     tandem_status status = s->instance ? TANDEM_OK : make_instance(s);
 
@@ -230,13 +240,21 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
         status = prepare(s, numbers);
     if (status != TANDEM_OK)
         return status;
-    for (uint32_t b = 0; b < batch; b++)
+    s->all = !s->of.tops;
+    for (uint32_t b = 0; b < batch; b++) {
         put_row(s, b, b < s->row_count ? s->rows[b] : NULL);
+        s->all = s->all || (b < s->row_count && s->rows[b]->all);
+    }
+    views[0].mem = s->all ? s->into->mem.mem : s->unwanted;
+    if (s->of.hidden)
+        views[view_count++] = (tandem_view){.mem = s->into->hidden.mem, .dtype = TANDEM_DTYPE_F32};
+    if (s->of.tops)
+        views[view_count++] = (tandem_view){.mem = s->into->tops.mem, .dtype = TANDEM_DTYPE_F32};
     s->spent_ns = 0;
     s->before_ns = s->paced ? spent_of(s) : 0;
     job.op.run = (tandem_run){.instance = s->instance,
                               .bindings = views,
-                              .binding_count = s->of.hidden ? 2 : 1,
+                              .binding_count = view_count,
                               .numbers = numbers,
                               .number_count = NUMBERS,
                               .uniforms = s->uniforms,
@@ -274,14 +292,21 @@ static void end_run(td_stage *s)
     s->ticket = 0;
 }
 
+/* A row of an output: where it is, or in the sequence's own memory from `place` on, where its run's are not to stay; NULL: the model has
+ * no such output. */
+static const float *given(const td_sequence *q, const td_host_mem *output, uint32_t row, uint32_t count, size_t place)
+{
+    const float *const from = (const float *)output->host + (size_t)row * count;
+
+    if (!count)
+        return NULL;
+    return q->of ? from : memcpy(q->logits + place, from, count * sizeof *from);
+}
+
 /* A sequence has read what it was to in this run, of which it has a row. Its logits stay where they
  * are if the next run has another place for its own. */
 static void advance(td_stage *s, td_sequence *q, uint32_t row)
 {
-    const uint32_t channels = s->of.hidden;
-    const float *const logits = (const float *)s->into->mem.host + (size_t)row * s->words;
-    const float *const hidden =
-        channels ? (const float *)s->into->hidden.host + (size_t)row * channels : NULL;
     const size_t end = q->read + q->running;
 
     s->tokens += q->running;
@@ -294,16 +319,12 @@ static void advance(td_stage *s, td_sequence *q, uint32_t row)
         return;
     q->wants = false;
     q->knows = q->fresh = true;
-    q->known = logits;
-    q->hidden = hidden;
-    if (unread(s, s->into)) {
-        q->of = s->into;
+    q->of = unread(s, s->into) ? s->into : NULL;
+    if (q->of)
         q->of->readers++;
-    } else {
-        q->known = memcpy(q->logits, logits, s->words * sizeof *logits);
-        if (hidden)
-            q->hidden = memcpy(q->logits + s->words, hidden, channels * sizeof *hidden);
-    }
+    q->known = s->all ? given(q, &s->into->mem, row, s->words, 0) : NULL;
+    q->hidden = given(q, &s->into->hidden, row, s->of.hidden, s->words);
+    q->tops = given(q, &s->into->tops, row, 2 * s->of.tops, (size_t)s->words + s->of.hidden);
 }
 
 /* What the run that has ended took: as the device says; where it stood still meanwhile, as frames
@@ -543,7 +564,7 @@ tandem_status td_sequence_open(td_stage *s, td_sequence **out)
     *out = NULL;
     if (q) {
         q->pages = malloc((s->page_room + 1) * sizeof *q->pages);
-        q->logits = malloc(((size_t)s->words + s->of.hidden) * sizeof *q->logits);
+        q->logits = malloc(((size_t)s->words + s->of.hidden + 2 * s->of.tops) * sizeof *q->logits);
     }
     if (!q || !q->pages || !q->logits) {
         if (q) {
@@ -555,6 +576,7 @@ tandem_status td_sequence_open(td_stage *s, td_sequence **out)
     }
     q->stage = s;
     q->slot = -1;
+    q->all = true;
     pthread_mutex_lock(&s->lock);
     q->next = s->first;
     s->first = q;
@@ -653,6 +675,13 @@ tandem_status td_sequence_read(td_sequence *q, const uint32_t *ids, size_t count
     return TANDEM_OK;
 }
 
+void td_sequence_want_all(td_sequence *q, bool all)
+{
+    pthread_mutex_lock(&q->stage->lock);
+    q->all = all;
+    pthread_mutex_unlock(&q->stage->lock);
+}
+
 void td_sequence_rest(td_sequence *q)
 {
     pthread_mutex_lock(&q->stage->lock);
@@ -673,7 +702,8 @@ td_sequence_state td_sequence_look(td_sequence *q)
                                      .read = q->read,
                                      .tokens = q->tokens,
                                      .logits = q->known,
-                                     .hidden = q->hidden};
+                                     .hidden = q->hidden,
+                                     .tops = q->tops};
     pthread_mutex_unlock(&q->stage->lock);
     return state;
 }

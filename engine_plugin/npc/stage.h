@@ -32,7 +32,8 @@ typedef struct td_stage_desc {
     uint32_t slots, pages;   /* as that was made for; pages 0: one sequence */
     uint32_t context, precision;
     uint32_t layers, kv_heads, head_dim, cache; /* of the model: layers 0: nothing is ever saved */
-    uint32_t hidden; /* channels of its second output; 0: it has none */
+    uint32_t hidden; /* channels of its output of that name; 0: it has none */
+    uint32_t tops;   /* words of its output `top`; 0: it has none */
 } td_stage_desc;
 
 /* What goes wrong is said by tandem_error_text() of the session. */
@@ -77,6 +78,9 @@ void td_sequence_close(td_sequence **sequence);
 /* It is to have read these tokens, 1 to the context's, and to know the logits of the last one. What
  * of them it, or any other, has read is not read again. NOMEM, and it is to read nothing. */
 tandem_status td_sequence_read(td_sequence *sequence, const uint32_t *ids, size_t count);
+/* Whether all logits are wanted from now on, as at first, or the largest do, which cost less: a run whose sequences all want no
+ * more leaves the others on the device. Without `tops` there are always all. */
+void td_sequence_want_all(td_sequence *sequence, bool all);
 /* It is to read nothing more. */
 void td_sequence_rest(td_sequence *sequence);
 
@@ -92,7 +96,8 @@ typedef struct td_sequence_state {
     tandem_status status; /* why it failed */
     size_t read;          /* of its tokens, in caches */
     uint64_t tokens;      /* that were read for it since it was opened */
-    const float *logits;  /* [words]: KNOWS, until it is to read again; so are: */
+    const float *logits;  /* [words]: KNOWS, until it is to read again; NULL: nobody wanted all; so are: */
+    const float *tops;    /* [2 * tops], as an operation `top` has them; NULL: the model has no such output */
     const float *hidden;  /* [hidden]; NULL: the model has no such output */
 } td_sequence_state;
 td_sequence_state td_sequence_look(td_sequence *sequence);

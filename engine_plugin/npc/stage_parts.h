@@ -26,9 +26,10 @@ struct td_sequence {
     uint64_t used, began;        /* by td_stage.now */
     uint64_t tokens;
     tandem_status status;
-    float *logits;         /* its own, for what was moved out of the way of a run; hidden behind */
-    const float *known;    /* those that it was given: there or in the stage's; */
-    const float *hidden;   /* and those of the second output */
+    bool all;              /* logits are wanted */
+    float *logits;         /* its own, for what was moved out of the way of a run; hidden and tops behind */
+    const float *known;    /* those that it was given: there or in the stage's; NULL: not all were wanted; */
+    const float *hidden, *tops; /* and those of the other outputs */
     struct td_logits *of;  /* these; NULL: there are none */
     struct td_restored *saved; /* that it takes for read when it comes there; NULL: nothing */
 };
@@ -42,7 +43,7 @@ struct td_restored {
 
 /* Where a run puts logits: the next one goes elsewhere while somebody may read these. */
 typedef struct td_logits {
-    td_host_mem mem, hidden; /* hidden: empty where the model has none */
+    td_host_mem mem, hidden, tops; /* the latter empty where the model has none */
     uint32_t readers; /* sequences that know theirs */
 } td_logits;
 enum { TD_STAGE_LOGITS = 2 };
@@ -51,7 +52,9 @@ struct td_stage {
     td_stage_desc of;
     pthread_mutex_t lock; /* of all that follows, and of sequences */
     tandem_instance instance;
-    td_logits logits[TD_STAGE_LOGITS], *into; /* of the run under way */
+    td_logits logits[TD_STAGE_LOGITS], *into; /* of the run under way, */
+    bool all;                                 /* of which somebody wants all logits; */
+    tandem_mem unwanted;                      /* else they go here: the device's, so that they need not cross PCIe */
     uint32_t words, page_room; /* pages of a context */
     uint64_t cache_bytes;
     td_pages *pages; /* NULL: one sequence, with caches of its own */

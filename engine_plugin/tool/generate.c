@@ -256,7 +256,7 @@ static tandem_status say(tool_language *l, td_reply *r, td_tokens *tokens)
     while (status == TANDEM_OK) {
         const uint32_t at = (uint32_t)tokens->count;
 
-        status = td_reply_next(r, l->speaker.logits, tokens, &text, &bytes, l->why, sizeof l->why);
+        status = td_reply_next(r, &(td_words){.logits = l->speaker.logits}, tokens, &text, &bytes, l->why, sizeof l->why);
         if (status != TANDEM_OK)
             return status;
         fwrite(text, 1, bytes, stdout);

@@ -503,6 +503,22 @@ static void add_hidden(maker *m)
     td_make_norm_by(m, "wanted", "last", "output_norm.weight", "hidden");
 }
 
+/* The few words that are ever looked at. */
+static void add_tops(maker *m)
+{
+    const uint32_t tops = m->model->tops;
+
+    td_make_tensor(m, "top", TD_ROLE_OUTPUT, TANDEM_DTYPE_F32, "wanted", 2 * tops);
+    td_graph_add_node(m->graph, TANDEM_OPERATION_TOP);
+    td_make_number(m, "batch", 1);
+    td_make_number(m, "heads", 1);
+    td_graph_set(m->graph, "rows", "wanted");
+    td_make_number(m, "channels", m->model->sizes.words);
+    td_make_number(m, "count", tops);
+    td_make_view(m, "x", "logits");
+    td_make_view(m, "y", "top");
+}
+
 /* The words' matrix is that of the logits, too, unless the file has one for these. */
 static void make_graph(maker *m)
 {
@@ -528,6 +544,8 @@ static void make_graph(maker *m)
     add_logits(m, output);
     if (m->model->hidden)
         add_hidden(m);
+    if (m->model->tops)
+        add_tops(m);
 }
 
 /* A tensor that nothing here has would change what is computed. */
@@ -627,6 +645,7 @@ tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_l
     model->pages = desc->pages;
     model->tiles = desc->tiles;
     model->hidden = desc->hidden;
+    model->tops = desc->tops;
     make_model(&it, desc->context);
     free(it.used);
     const tandem_status status = td_graph_end(it.graph, why, why_bytes);

@@ -12,7 +12,8 @@
  *   uniforms  ids, positions I32 [batch, tokens]; rows I32 [wanted], which are counted through all
  *             sequences: row t of sequence b is b * tokens + t
  *   outputs   logits F32 [wanted, words]; and, where it is asked for, what those are computed of:
- *             hidden F32 [wanted, dim], a row behind the last norm, divided by the logits' cap
+ *             hidden F32 [wanted, dim], a row behind the last norm, divided by the logits' cap;
+ *             top F32 [wanted, 2 * tops], the largest logits and their words, as tandem_top has them
  *   caches    of a pool of pages, of each layer U8 [1, kv_heads, 1, tandem_cache_pool_bytes()], and a
  *             further uniform, table I32 [batch, 1 + ceil(context / 64)]: which slot a sequence of
  *             the run has, and which pages. Without pages of each layer F16, with TANDEM_CACHE_F32 F32
@@ -88,7 +89,8 @@ typedef struct td_llama {
     uint32_t slots, context, cache; /* of the caches; their tandem_cache_format */
     uint32_t pages;                 /* of a pool; 0: each slot has its own */
     bool tiles;                     /* matrices of blocks are in tiles, where they can be: for GPUs */
-    bool hidden;                    /* it has that output */
+    bool hidden;                    /* it has that output, */
+    uint32_t tops;                  /* and, where not 0, that one */
     td_graph *graph; /* who wants to keep it takes it, and leaves NULL */
     td_llama_weight *weights; /* in the graph's order */
     uint32_t weight_count;
@@ -105,7 +107,8 @@ typedef struct td_llama {
 typedef struct td_llama_desc {
     uint32_t slots, context, cache, pages;
     bool tiles;
-    bool hidden; /* a second output, `hidden` */
+    bool hidden;   /* a further output, `hidden` */
+    uint32_t tops; /* another one, `top`: so many of the largest logits of each row, at most 64; 0: none */
 } td_llama_desc;
 tandem_status td_llama_open(const td_gguf *file, const td_llama_desc *desc, td_llama *model,
                             char *why, size_t why_bytes);

@@ -10,7 +10,7 @@
 #include "interop/base.h"
 #include "interop/os/clock.h"
 
-enum { MOST = 32, SHARED = 64, OWN = 2 };
+enum { MOST = 32, SHARED = 64, OWN = 2, TOPS = 64 };
 #define LONG_NS 60000000000u
 
 const uint32_t bench_slot_counts[BENCH_SLOTS] = {1, 4, 8, MOST};
@@ -31,7 +31,7 @@ static tandem_status tell(const stage *a, tandem_status status, char *why)
     return status;
 }
 
-/* Until `count` sequences have read so many tokens. */
+/* Until `count` sequences have read so many tokens: the next one of each is the most likely. */
 static bool read_all(stage *a, uint32_t count, uint32_t tokens, char *why)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -42,9 +42,12 @@ static bool read_all(stage *a, uint32_t count, uint32_t tokens, char *why)
 
         if (state.is == TD_SEQUENCE_FAILED)
             return tell(a, state.status, why) == TANDEM_OK;
-        i += state.is == TD_SEQUENCE_KNOWS;
-        if (state.is == TD_SEQUENCE_KNOWS)
+        if (state.is == TD_SEQUENCE_KNOWS) {
+            if (tokens < a->room && state.tops[TOPS] >= 0)
+                a->ids[(size_t)i * a->room + tokens] = (uint32_t)state.tops[TOPS];
+            i++;
             continue;
+        }
         td_stage_step(a->on, NULL);
         td_stage_wait(a->on, LONG_NS);
     }
@@ -55,8 +58,8 @@ static tandem_status open_all(stage *a, const char *path, uint32_t cache, uint32
 {
     const uint32_t context = (SHARED + OWN + tokens + 63) / 64 * 64, pages = context / 64 * MOST;
     const tandem_model_desc desc = TANDEM_INIT(tandem_model_desc, .path = path, .context = context, .cache = cache,
-                                               .sequences = MOST, .pages = pages);
-    const td_stage_desc of = {.slots = MOST, .pages = pages, .context = context};
+                                               .sequences = MOST, .pages = pages, .tops = TOPS);
+    const td_stage_desc of = {.slots = MOST, .pages = pages, .context = context, .tops = TOPS};
     td_stage_desc known = of;
     const uint32_t one[3] = {1, 1, 1};
     tandem_network_tensor logits = TANDEM_INIT(tandem_network_tensor);
@@ -78,6 +81,7 @@ static tandem_status open_all(stage *a, const char *path, uint32_t cache, uint32
             a->ids[i * context + n] = i && n < SHARED ? a->ids[n] : (uint32_t)(bench_random(&state) % logits.shape[3]);
         if (td_sequence_open(a->on, &a->of[i]) != TANDEM_OK)
             return td_fail(why, 600, TANDEM_ERROR_NOMEM, "no memory for a sequence");
+        td_sequence_want_all(a->of[i], false);
     }
     return a->ids ? TANDEM_OK : td_fail(why, 600, TANDEM_ERROR_NOMEM, "no memory for tokens");
 }

@@ -33,7 +33,7 @@ SIZE(tandem_network, 32);
 SIZE(tandem_network_number, 264);
 SIZE(tandem_network_tensor, 304);
 SIZE(tandem_instance_desc, 16);
-SIZE(tandem_model_desc, 32);
+SIZE(tandem_model_desc, 40);
 SIZE(tandem_prepared, 32);
 SIZE(tandem_api, 560);
 SIZE(tandem_device, 464);

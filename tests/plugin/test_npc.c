@@ -205,6 +205,47 @@ static void test_seeds(void **state)
         free(texts[i]);
 }
 
+/* As answer(), of any tokens, which may be bytes of 0: how many bytes. */
+static size_t answer_bytes(tandem_npc *npc, const tandem_say *say, char *to, tandem_npc_news *last)
+{
+    size_t bytes = 0;
+
+    *last = TANDEM_INIT(tandem_npc_news);
+    must(tandem_npc_say(npc, say));
+    do {
+        must(tandem_npc_wait(npc, 60 * SECONDS, last));
+        memcpy(to + bytes, last->text, last->text_bytes);
+        bytes += last->text_bytes;
+    } while (!last->end || last->state != TANDEM_NPC_IDLE);
+    return bytes;
+}
+
+/* The same text by the largest logits, which do for most tokens, and by all, which probabilities take: also where what was said already
+ * is so unlikely that the largest do not do any more. */
+static void test_few_logits(void **state)
+{
+    const tandem_sampling ways[] = {TANDEM_INIT(tandem_sampling), TANDEM_INIT(tandem_sampling, .presence = 1000),
+                                    TANDEM_INIT(tandem_sampling, .temperature = 1, .top_k = 40, .repetition = 1.3f, .seed = 5),
+                                    TANDEM_INIT(tandem_sampling, .temperature = 2, .top_k = 64, .presence = 1000, .seed = 6)};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        tandem_npc *few = npc_of("one"), *all = npc_of("one");
+        tandem_say say = TANDEM_INIT(tandem_say, .text = "hello", .most_tokens = 120, .sampling = &ways[i]);
+        tandem_npc_news few_news, all_news;
+        char by_few[4096], by_all[4096];
+        const size_t bytes = answer_bytes(few, &say, by_few, &few_news);
+
+        say.logprobs = 1;
+        assert_int_equal(answer_bytes(all, &say, by_all, &all_news), bytes);
+        assert_memory_equal(by_few, by_all, bytes);
+        assert_int_equal(few_news.reply_tokens, all_news.reply_tokens);
+        assert_int_equal(few_news.read_tokens, all_news.read_tokens);
+        tandem_npc_destroy(&few);
+        tandem_npc_destroy(&all);
+    }
+}
+
 static void test_plain(void **state)
 {
     tandem_npc *npc;
@@ -774,7 +815,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),  cmocka_unit_test(test_two),        cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_plain),    cmocka_unit_test(test_grammar),    cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_few_logits), cmocka_unit_test(test_plain),    cmocka_unit_test(test_grammar),    cmocka_unit_test(test_stops),
         cmocka_unit_test(test_replies),  cmocka_unit_test(test_cancel),     cmocka_unit_test(test_timeout),
         cmocka_unit_test(test_forgetting), cmocka_unit_test(test_refusals), cmocka_unit_test(test_info),
         cmocka_unit_test(test_structs),  cmocka_unit_test(test_fork),       cmocka_unit_test(test_demo),

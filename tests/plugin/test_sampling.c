@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -279,6 +280,100 @@ static void test_against_a_plain_account(void **state)
     }
 }
 
+/* The largest of them, as an operation `top` has them. */
+static void find_tops(const float logits[WORDS], float *tops, uint32_t count)
+{
+    bool taken[WORDS] = {false};
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t best = WORDS;
+
+        for (uint32_t t = 0; t < WORDS; t++)
+            if (!taken[t] && !isnan(logits[t]) && (best == WORDS || logits[t] > logits[best]))
+                best = t;
+        tops[i] = best < WORDS ? logits[best] : NAN;
+        tops[count + i] = best < WORDS ? (float)best : -1;
+        if (best < WORDS)
+            taken[best] = true;
+    }
+}
+
+/* The token that all logits give, or none: always one where nothing is penalised, most often where something is. */
+static void test_largest_logits(void **state)
+{
+    enum { CASES = 6000, TOPS = 64 };
+    static const uint32_t breaks[] = {3, 5};
+    static const td_logit_bias biases[] = {{7, -3}, {0, -INFINITY}, {WORDS - 1, 2}};
+    uint32_t may = 0, said = 0, unsaid = 0, history[HISTORY];
+    float logits[WORDS], tops[2 * TOPS];
+    char why[200];
+
+    (void)state;
+    for (uint32_t n = 0; n < CASES; n++) {
+        td_sampling how = random_sampling(biases, breaks);
+        const uint32_t kinds = 2 + below(120), spread = 1 + below(8), words = n % 3 ? WORDS : WORDS - below(50);
+        const uint32_t numbers = n % 7 ? WORDS : below(TOPS);
+        td_sampler *all, *few;
+
+        how.top_k = n % 2 ? how.top_k : 1 + below(TOPS);
+        how.bias_count = words == WORDS ? how.bias_count : how.bias_count % 3;
+        assert_int_equal(td_sampler_create(&how, words, &all, why, sizeof why), TANDEM_OK);
+        assert_int_equal(td_sampler_create(&how, words, &few, why, sizeof why), TANDEM_OK);
+        const bool raises = (how.repetition > 0 && how.repetition < 1) || how.frequency < 0 || how.presence < 0 || how.bias_count == 3,
+                   many = how.temperature > 0 && (!how.top_k || how.top_k > TOPS);
+        assert_int_equal(td_sampler_may_use_tops(few, TOPS), !raises && !many);
+        assert_false(td_sampler_may_use_tops(few, 0));
+        for (uint32_t i = 0; i < HISTORY; i++)
+            history[i] = below(kinds);
+        for (uint32_t i = 0; i < 3 && !raises && !many; i++) {
+            const uint32_t count = below(HISTORY);
+            uint32_t token = WORDS;
+
+            for (uint32_t t = 0; t < WORDS; t++) {
+                logits[t] = (float)(spread * (uniform() + uniform() + uniform() - 1.5)) * (n % 5 ? 1 : 0);
+                logits[t] = t < numbers ? logits[t] : NAN;
+            }
+            find_tops(logits, tops, TOPS);
+            may++;
+            if (!td_sampler_next_of_tops(few, &(td_words){.tops = tops, .top_count = TOPS}, history, count, &token)) {
+                unsaid++;
+                token = td_sampler_next(few, logits, NULL, history, count);
+            } else {
+                said++;
+            }
+            assert_int_equal(token, td_sampler_next(all, logits, NULL, history, count));
+        }
+        td_sampler_destroy(&all);
+        td_sampler_destroy(&few);
+    }
+    printf("%u of %u tokens by the largest 64 of 300 logits\n", said, may);
+    assert_true(may > CASES / 4 && unsaid > may / 100 && said > may / 2);
+}
+
+/* Without penalties the largest always do. */
+static void test_largest_do(void **state)
+{
+    enum { TOPS = 64 };
+    const td_sampling ways[] = {{.seed = 1}, {.seed = 2, .temperature = 1, .top_k = 64}, {.seed = 3, .temperature = 0.5f, .top_k = 1}};
+    float logits[WORDS], tops[2 * TOPS];
+
+    (void)state;
+    for (uint32_t n = 0; n < 300; n++) {
+        td_sampler *s;
+        uint32_t token;
+
+        assert_int_equal(td_sampler_create(&ways[n % 3], WORDS, &s, NULL, 0), TANDEM_OK);
+        for (uint32_t t = 0; t < WORDS; t++)
+            logits[t] = n % 4 ? (float)uniform() : (float)below(2); /* many are equal */
+        find_tops(logits, tops, TOPS);
+        assert_true(td_sampler_next_of_tops(s, &(td_words){.tops = tops, .top_count = TOPS}, NULL, 0, &token));
+        for (uint32_t t = 0; t < 2 * TOPS; t++)
+            tops[t] = t < TOPS ? NAN : -1; /* not one number */
+        assert_false(td_sampler_next_of_tops(s, &(td_words){.tops = tops, .top_count = TOPS}, NULL, 0, &token));
+        td_sampler_destroy(&s);
+    }
+}
+
 /* As often as is likely: within 5 standard deviations. */
 static void test_draws(void **state)
 {
@@ -461,6 +556,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_plain_account),
+        cmocka_unit_test(test_largest_logits),
+        cmocka_unit_test(test_largest_do),
         cmocka_unit_test(test_draws),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_bad_logits),

@@ -22,7 +22,7 @@
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
 
-enum { CONTEXT = 512, WORDS = 300, PAGE = TD_PAGE_TOKENS, MOST = 40 };
+enum { CONTEXT = 512, WORDS = 300, PAGE = TD_PAGE_TOKENS, MOST = 40, TOPS = 50 };
 #define SECONDS 1000000000ull
 
 static const lf_shape shape = {.layers = 2, .dim = 64, .hidden = 128, .heads = 2, .kv_heads = 1,
@@ -114,10 +114,10 @@ static stage open_stage(uint32_t cache, uint32_t slots, uint32_t pages, uint32_t
 {
     stage s = {0};
 
-    must(tandem_model_create(session, &TANDEM_INIT(tandem_model_desc, .path = path, .cache = cache, .sequences = slots, .pages = pages),
+    must(tandem_model_create(session, &TANDEM_INIT(tandem_model_desc, .path = path, .cache = cache, .sequences = slots, .pages = pages, .tops = TOPS),
                              &s.model));
     must(td_stage_create(&(td_stage_desc){.session = session, .model = s.model, .slots = slots, .pages = pages, .context = CONTEXT,
-                                          .layers = 2, .kv_heads = 1, .head_dim = 64, .cache = cache},
+                                          .layers = 2, .kv_heads = 1, .head_dim = 64, .cache = cache, .tops = TOPS},
                          &s.on));
     for (uint32_t i = 0; i < sequences; i++)
         must(td_sequence_open(s.on, &s.of[i]));
@@ -179,6 +179,54 @@ static void check(stage *s, uint32_t i, uint32_t cache, uint32_t common, uint32_
 
     assert_memory_equal(want, td_sequence_look(s->of[i]).logits, WORDS * sizeof *want);
     free(want);
+}
+
+/* Who wants the largest logits alone is given those, and all of them where a neighbour in the run wants all; what was given holds
+ * while others go on. */
+static void test_largest(void **state)
+{
+    stage s = open_stage(TANDEM_CACHE_K8V8, 4, 4 * 3, 4);
+    uint32_t ids[CONTEXT];
+    float first[2 * TOPS];
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        td_sequence_want_all(s.of[i], false);
+    for (uint32_t all = 0; all < 2; all++) {
+        td_sequence_want_all(s.of[3], all);
+        for (uint32_t i = 0; i < 4; i++) {
+            make_text(ids, i, 0, 80 + all);
+            must(td_sequence_read(s.of[i], ids, 80 + all));
+        }
+        run(&s, 0, 4);
+        for (uint32_t i = 0; i < 4; i++) {
+            const td_sequence_state state_of = td_sequence_look(s.of[i]);
+            float *const logits = alone(TANDEM_CACHE_K8V8, i, 0, 80, 80 + all);
+
+            assert_int_equal(state_of.logits != NULL, all);
+            if (all)
+                assert_memory_equal(state_of.logits, logits, WORDS * sizeof *logits);
+            for (uint32_t t = 0; t < TOPS; t++)
+                assert_true(state_of.tops[t] == logits[(uint32_t)state_of.tops[TOPS + t]] && (!t || state_of.tops[t] <= state_of.tops[t - 1]));
+            for (uint32_t word = 0; word < WORDS; word++)
+                assert_true(logits[word] <= state_of.tops[0]);
+            free(logits);
+        }
+    }
+    memcpy(first, td_sequence_look(s.of[0]).tops, sizeof first);
+    for (uint32_t n = 0; n < 5; n++) {
+        make_text(ids, 1, 0, 82 + n);
+        must(td_sequence_read(s.of[1], ids, 82 + n));
+        run(&s, 1, 2);
+    }
+    assert_memory_equal(first, td_sequence_look(s.of[0]).tops, sizeof first);
+    /* asked once more, for all */
+    make_text(ids, 0, 0, 81);
+    td_sequence_want_all(s.of[0], true);
+    must(td_sequence_read(s.of[0], ids, 81));
+    run(&s, 0, 1);
+    check(&s, 0, TANDEM_CACHE_K8V8, 0, 80, 81);
+    close_stage(&s);
 }
 
 /* Bits alone and among 31 others. */
@@ -867,6 +915,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),          cmocka_unit_test(test_among_others),
+        cmocka_unit_test(test_largest),
         cmocka_unit_test(test_prefix),        cmocka_unit_test(test_goes_back),
         cmocka_unit_test(test_little_room),   cmocka_unit_test(test_changes_its_mind),
         cmocka_unit_test(test_characters),    cmocka_unit_test(test_restores),

@@ -408,7 +408,9 @@ typedef struct tandem_model_desc {
     /* Of a language model: its sequences have so many pages of 64 tokens in common, and runs say which (uniform `table`); 0: each
      * has a cache of its own. Of any other file 0. */
     uint32_t pages;
-    uint32_t hidden; /* of a language model: 1: it has a second output, `hidden`; of any other file 0 */
+    uint32_t hidden; /* of a language model: 1: it has a further output, `hidden`; of any other file 0 */
+    uint32_t tops;   /* of a language model: it has a further output, `top`, of so many words, at most 64; 0: it has not */
+    uint32_t reserved; /* 0 */
 } tandem_model_desc;
 
 /* Loads a file onto the session's device:
@@ -424,8 +426,9 @@ typedef struct tandem_model_desc {
  *   and see all tokens before them, uncapped. With `pages` that is so of F16, too, and a run's sequences are any of the
  *   instance's: one more uniform, table, I32 [batch, 1 + ceil(context / 64)], says which slot, below `sequences`, each has, and
  *   which of the pages is its first one, its second and so on; a number below 0 is none. With TANDEM_CACHE_F32, which no pool
- *   takes, a CPU computes all in float32. With `hidden` there is a second output of that name, F32 [wanted, channels]: the rows
- *   that logits are computed of, behind the last norm. The file is mapped while it is read, so it must not shrink meanwhile. A folder as
+ *   takes, a CPU computes all in float32. With `hidden` there is a further output of that name, F32 [wanted, channels]: the rows
+ *   that logits are computed of, behind the last norm. With `tops` there is a last one, top, F32 [wanted, 2 * tops]: the largest
+ *   logits, largest first, then their words, as numbers; so a host that samples few words need not have all logits. The file is mapped while it is read, so it must not shrink meanwhile. A folder as
  *   transformers saves such models (config.json, safetensors files, and for texts tokenizer.json) is the same, but for tandemd.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
  *          that nothing here computes, and for sequences, context and cache where tandemd computes; NOMEM; DEVICE.

@@ -115,6 +115,7 @@ class Operation(IntEnum):
     GATHER = 11
     DEMODULATE = 12
     REPROJECT = 13
+    TOP = 14
     RUN = 64
 
 
@@ -376,6 +377,14 @@ class tandem_reproject(ctypes.Structure):
     ]
 
 
+class tandem_top(ctypes.Structure):
+    _fields_ = [
+        ("x", tandem_view), ("y", tandem_view), ("batch", ctypes.c_uint32), ("heads", ctypes.c_uint32),
+        ("rows", ctypes.c_uint32), ("channels", ctypes.c_uint32), ("count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 3),
+    ]
+
+
 class tandem_run(ctypes.Structure):
     _fields_ = [
         ("instance", ctypes.c_uint64), ("bindings", POINTER(tandem_view)), ("numbers", POINTER(ctypes.c_uint32)),
@@ -390,7 +399,7 @@ class tandem_operands(ctypes.Union):
         ("linear", tandem_linear), ("embed", tandem_embed), ("binary", tandem_binary), ("pool", tandem_pool),
         ("scatter", tandem_scatter), ("cache_append", tandem_cache_append),
         ("cache_attention", tandem_cache_attention), ("conv", tandem_conv), ("gather", tandem_gather),
-        ("demodulate", tandem_demodulate), ("reproject", tandem_reproject), ("run", tandem_run),
+        ("demodulate", tandem_demodulate), ("reproject", tandem_reproject), ("top", tandem_top), ("run", tandem_run),
     ]
 
 
@@ -468,7 +477,7 @@ class tandem_model_desc(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("cache", ctypes.c_uint32), ("path", ctypes.c_char_p),
         ("sequences", ctypes.c_uint32), ("context", ctypes.c_uint32), ("pages", ctypes.c_uint32),
-        ("hidden", ctypes.c_uint32),
+        ("hidden", ctypes.c_uint32), ("tops", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -684,6 +693,7 @@ STRUCTS = [
     tandem_gather,
     tandem_demodulate,
     tandem_reproject,
+    tandem_top,
     tandem_run,
     tandem_operands,
     tandem_job,

@@ -34,7 +34,7 @@ LAST(tandem_session_desc, cuda_stream);
 LAST(tandem_info, tuning_reason);
 LAST(tandem_mem_desc, win32_handle);
 LAST(tandem_timeline_desc, vulkan_semaphore);
-LAST(tandem_model_desc, hidden);
+LAST(tandem_model_desc, reserved);
 LAST(tandem_network, state_bytes);
 LAST(tandem_network_number, name);
 LAST(tandem_network_tensor, name);

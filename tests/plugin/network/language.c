@@ -216,13 +216,29 @@ static void test_logits(void **state)
     compare(&other);
 }
 
-/* What logits are computed of, as a second output: with logits that have the same bits as without, and that are its product with
- * the words' rows. */
-static void test_hidden(void **state)
+/* The first of the largest, one after the other. */
+static void check_tops(const float *logits, const float *tops, int count)
 {
-    enum { ROWS = 3, LOGITS_BYTES = ROWS * WORDS * sizeof(float) };
+    for (int i = 0; i < count; i++) {
+        int best = -1;
+
+        for (int word = 0; word < WORDS; word++) {
+            const bool is_behind = !i || logits[word] < tops[i - 1] || (logits[word] == tops[i - 1] && word > tops[count + i - 1]);
+
+            if (is_behind && (best < 0 || logits[word] > logits[best]))
+                best = word;
+        }
+        assert_true(tops[i] == logits[best] && tops[count + i] == (float)best);
+    }
+}
+
+/* What logits are computed of, and the largest of them, as further outputs: with logits that have the same bits as without, and that are
+ * the product of the former with the words' rows. */
+static void test_further_outputs(void **state)
+{
+    enum { ROWS = 3, TOPS = 40, LOGITS_BYTES = ROWS * WORDS * sizeof(float), TOPS_AT = LOGITS_BYTES + ROWS * DIM * sizeof(float) };
     const uint32_t numbers[] = {1, TOKENS, ROWS};
-    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = LOGITS_BYTES + ROWS * DIM * sizeof(float)};
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = TOPS_AT + ROWS * 2 * TOPS * sizeof(float)};
     tandem_network network = {.struct_bytes = sizeof network};
     tandem_network_tensor hidden = {.struct_bytes = sizeof hidden};
     int32_t uniforms[512] = {0};
@@ -241,12 +257,16 @@ static void test_hidden(void **state)
     must(&r, td_speaker_open(r.s, &(td_speaker_desc){.path = path, .all_logits = true}, &speaker));
     tandem_model_desc wanted = desc_of(1, 0);
     wanted.hidden = 1;
+    wanted.tops = TOPS;
     must(&r, tandem_model_create(r.s, &wanted, &r.model));
     must(&r, tandem_model_info(r.s, r.model, &network));
-    assert_int_equal(network.binding_count, 2);
+    assert_int_equal(network.binding_count, 3);
     must(&r, tandem_model_binding(r.s, r.model, numbers, 3, 1, &hidden));
     assert_string_equal(hidden.name, "hidden");
     assert_int_equal(hidden.bytes, ROWS * DIM * sizeof(float));
+    must(&r, tandem_model_binding(r.s, r.model, numbers, 3, 2, &hidden));
+    assert_string_equal(hidden.name, "top");
+    assert_int_equal(hidden.bytes, ROWS * 2 * TOPS * sizeof(float));
     must(&r, tandem_model_instance(r.s, r.model, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc)},
                                    &r.instance));
     must(&r, tandem_model_prepare(r.s, r.instance, numbers, 3));
@@ -263,9 +283,10 @@ static void test_hidden(void **state)
         network.state_bytes = uniform.offset_bytes + uniform.bytes;
     }
     const tandem_view views[] = {{.mem = mem, .dtype = TANDEM_DTYPE_F32},
-                                 {.mem = mem, .dtype = TANDEM_DTYPE_F32, .offset_bytes = LOGITS_BYTES}};
+                                 {.mem = mem, .dtype = TANDEM_DTYPE_F32, .offset_bytes = LOGITS_BYTES},
+                                 {.mem = mem, .dtype = TANDEM_DTYPE_F32, .offset_bytes = TOPS_AT}};
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
-    job.op.run = (tandem_run){.instance = r.instance, .bindings = views, .binding_count = 2, .numbers = numbers,
+    job.op.run = (tandem_run){.instance = r.instance, .bindings = views, .binding_count = 3, .numbers = numbers,
                               .number_count = 3, .uniforms = uniforms, .uniform_bytes = network.state_bytes};
     run(&r, &job);
     must(&r, td_speaker_compute(&speaker, ids, 0, TOKENS, ROWS));
@@ -281,6 +302,8 @@ static void test_hidden(void **state)
                 product += (double)rows[row * DIM + i] * words[word * DIM + i];
             assert_float_equal(product, speaker.logits[row * WORDS + word], 0.02);
         }
+    for (int row = 0; row < ROWS; row++)
+        check_tops(speaker.logits + row * WORDS, (const float *)host + TOPS_AT / sizeof(float) + row * 2 * TOPS, TOPS);
     td_gguf_close(&gguf);
     td_speaker_close(&speaker);
     close_all(&r);
@@ -379,6 +402,12 @@ static void test_refusals_of_calls(void **state)
     desc.hidden = 2;
     REFUSED(&r, ARG, "desc.hidden is 2, not 0 or 1", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 0);
+    desc.tops = 65;
+    REFUSED(&r, ARG, "desc.tops is 65; it must be at most 64", tandem_model_create(r.s, &desc, &model));
+    desc = desc_of(0, 0);
+    desc.reserved = 3;
+    REFUSED(&r, ARG, "desc.reserved is 3; it must be 0", tandem_model_create(r.s, &desc, &model));
+    desc = desc_of(0, 0);
     desc.path = NULL;
     REFUSED(&r, ARG, "desc.path is NULL", tandem_model_create(r.s, &desc, &model));
     desc = desc_of(0, 5);
@@ -423,7 +452,7 @@ static void test_no_memory(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_what_it_brings),   cmocka_unit_test(test_tensors),
     cmocka_unit_test(test_logits),
-    cmocka_unit_test(test_hidden),           cmocka_unit_test(test_instances),
+    cmocka_unit_test(test_further_outputs),           cmocka_unit_test(test_instances),
     cmocka_unit_test(test_refusals_of_files), cmocka_unit_test(test_refusals_of_calls),
     cmocka_unit_test(test_no_memory),
 };
