@@ -333,9 +333,13 @@ struct Append {
 extern "C" __global__ void __launch_bounds__(TD_CACHE_APPEND_THREADS)
     cache_append(const __grid_constant__ td_params_cache_append p)
 {
+    bool stop = threadIdx.x == 0 && !p.verdict && td::is_set(p.cancel);
+
     td::wait_for_previous();
     td::launch_dependents();
-    if (p.verdict ? *p.verdict != TD_VERDICT_COMMITTED : td::cancelled(p.cancel))
+    if (p.verdict && threadIdx.x == 0)
+        stop = *p.verdict != TD_VERDICT_COMMITTED;
+    if (__syncthreads_or(stop))
         return;
     td::Append(p).append();
 }

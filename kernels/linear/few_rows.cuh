@@ -50,9 +50,10 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     const bool in_quads;
     LinearAhead ahead;
 
-    __device__ __forceinline__ explicit LinearFewRows(const td_params_linear &all)
+    /* group: of the tiles that a block has at a time. */
+    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t group)
         : p(all), share(all.tile_warps), octets(all.gate ? 1 : 2), across(Warps / all.tile_warps * octets), count(across * all.rows),
-          first_column(blockIdx.x * across * 8), in_quads(LinearQuads::suffices(all))
+          first_column(group * across * 8), in_quads(LinearQuads::suffices(all))
     {
     }
     /* Reads ahead what this thread's first sums are finished with. */

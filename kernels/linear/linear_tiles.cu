@@ -5,7 +5,8 @@
  * Rows of w are mma's 16 rows, rows of x its 8 columns, and as in `linear_blocks` weights are whole numbers, whose sums of 32 channels,
  * of Q6_K 16, are scaled and added up as float32. Tiles are as a warp reads them: what memory sends goes from registers into products,
  * without shared memory. Each warp has a part of a tile's channels, one behind the other, and some 256 of them under way while it
- * multiplies those before; the first, where nobody writes w, before the kernel ahead is over.
+ * multiplies those before; the first, where nobody writes w, before the kernel ahead is over. With many rows of x and enough tiles a warp
+ * has two of them, side by side: then what x sends through L1, some times what weights are, is for both.
  */
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/linear/few_rows.cuh"
@@ -13,16 +14,21 @@
 
 namespace td {
 
-template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
+template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
     using Row = TileRow<Dtype>;
     static constexpr int warps = TD_LINEAR_TILES_WARPS;
     /* Chunks under way, as far as there are registers. */
-    static constexpr int ahead = Row::channels > 64 ? 2 : Columns == 8 ? 2 : Columns == 4 ? 3 : 4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+    static constexpr int most_ahead = Tiles == 2 && Columns == 8 ? 1 : 4;
+#else
+    static constexpr int most_ahead = 4;
+#endif
+    static constexpr int ahead = most_ahead == 1 ? 1 : Row::channels > 64 || Tiles == 2 || Columns == 8 ? 2 : Columns == 4 ? 3 : 4;
     static constexpr bool has_room = Columns == 1 && !Row::has_minimum && !Row::apart; /* registers */
 
     const td_params_linear &p;
-    const uint8_t *chunk[2]; /* of the tiles of this thread's rows of w: */
-    uint32_t r[2];
+    const uint8_t *chunk[Tiles][2]; /* of the tiles of this thread's rows of w: */
+    uint32_t r[Tiles][2];
     uint32_t left;     /* this warp's chunks, from there on */
     const uint16_t *x; /* this thread's of their channels; */
     uint32_t x_at[Columns]; /* its rows of x */
@@ -32,18 +38,19 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
      * x: what comes of them is not written. */
     __device__ __forceinline__ explicit LinearTiles(const td_params_linear &all) : p(all), q(int(threadIdx.x % 4))
     {
-        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % p.tile_warps;
-        const uint32_t index = blockIdx.x * (warps / p.tile_warps) + warp / p.tile_warps, w_rows = p.gate ? 2 * p.outs : p.outs;
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % p.tile_warps, across = warps / p.tile_warps;
+        const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
         const uint32_t chunks = p.ins / Row::channels, begin = part * chunks / p.tile_warps;
 
         left = (part + 1) * chunks / p.tile_warps - begin;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i * p.outs : index * 16 + 8 * i + g;
+        for (int i = 0; i < 2 * Tiles; i++) {
+            const uint32_t index = (blockIdx.x * Tiles + i / 2) * across + warp / p.tile_warps;
+            const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i % 2 * p.outs : index * 16 + i % 2 * 8 + g;
             const uint32_t row = min(asked, w_rows - 1);
 
-            r[i] = row % 16;
-            chunk[i] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride) + begin * uint32_t(Row::bytes);
+            r[i / 2][i % 2] = row % 16;
+            chunk[i / 2][i % 2] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride) + begin * uint32_t(Row::bytes);
         }
         x = static_cast<const uint16_t *>(p.x) + begin * Row::channels + (Row::apart ? 4 : 8) * q;
 #pragma unroll
@@ -51,12 +58,12 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
             x_at[column] = min(8u * column + g, p.rows - 1) * uint32_t(p.x_stride);
     }
     /* The u-th chunk from here. */
-    __device__ __forceinline__ void load(Row (&to)[2], int u) const
+    __device__ __forceinline__ void load(Row (&to)[Tiles][2], int u) const
     {
         if (uint32_t(u) < left)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                to[i].load(chunk[i] + u * Row::bytes, r[i], q);
+            for (int i = 0; i < 2 * Tiles; i++)
+                to[i / 2][i % 2].load(chunk[i / 2][i % 2] + u * Row::bytes, r[i / 2][i % 2], q);
     }
 
     /* This thread's eight of 32 channels of a row of x, in the order of tiles. */
@@ -74,7 +81,7 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
     }
 
     /* Adds the products of the u-th chunk. */
-    __device__ __forceinline__ void multiply(float (&c)[Columns][4], const Row (&rows)[2], int u) const
+    __device__ __forceinline__ void multiply(float (&c)[Tiles][Columns][4], const Row (&rows)[Tiles][2], int u) const
     {
         constexpr int groups = Row::channels / 32, most = Columns == 8 ? 1 : Columns == 4 ? 2 : 4; /* for registers */
         constexpr int some = groups < most ? groups : most;
@@ -86,47 +93,57 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
                 multiply_group(c, rows, i, u * Row::channels + 32 * i);
     }
     /* Of the i-th 32 channels, which are the 32 from channel k on. */
-    __device__ __forceinline__ void multiply_group(float (&c)[Columns][4], const Row (&rows)[2], int i, int k) const
+    __device__ __forceinline__ void multiply_group(float (&c)[Tiles][Columns][4], const Row (&rows)[Tiles][2], int i, int k) const
     {
-        const uint32_t ones = Bf16 ? 0x3f803f80u : 0x3c003c00u, one[4] = {ones, ones, ones, ones};
-        TileGroup of[2];
-        uint32_t a[2][4]; /* of mma: the first four of each eight weights, then the others */
+        TileGroup of[Tiles][2];
+        uint32_t a[Tiles][2][4]; /* of mma: the first four of each eight weights, then the others */
 
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            rows[h].group(of[h], i);
+        for (int t = 0; t < Tiles; t++)
 #pragma unroll
-            for (int w = 0; w < 2; w++) {
-                uint32_t four[2];
+            for (int h = 0; h < 2; h++) {
+                rows[t][h].group(of[t][h], i);
+#pragma unroll
+                for (int w = 0; w < 2; w++) {
+                    uint32_t four[2];
 
-                linear_whole<Bf16>(four, of[h].codes[w], float(Row::less));
-                a[w][h] = four[0], a[w][2 + h] = four[1];
+                    linear_whole<Bf16>(four, of[t][h].codes[w], float(Row::less));
+                    a[t][w][h] = four[0], a[t][w][2 + h] = four[1];
+                }
             }
-        }
 #pragma unroll
         for (int column = 0; column < Columns; column++) {
             const uint4 of_x = load_x(column, k);
-            float sums[2][4] = {}, all[4] = {};
 
-            linear_mma<Bf16>(sums[0], a[0], of_x.x, of_x.y);
-            linear_mma<Bf16>(sums[Row::apart], a[1], of_x.z, of_x.w);
-            if constexpr (Row::has_minimum) {
-                linear_mma<Bf16>(all, one, of_x.x, of_x.y);
-                linear_mma<Bf16>(all, one, of_x.z, of_x.w);
-            }
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                c[column][e] = __fmaf_rn(of[e / 2].scale[0], sums[0][e], c[column][e]);
-                if constexpr (Row::apart)
-                    c[column][e] = __fmaf_rn(of[e / 2].scale[1], sums[1][e], c[column][e]);
-                if constexpr (Row::has_minimum)
-                    c[column][e] = __fmaf_rn(-of[e / 2].minimum, all[e], c[column][e]);
-            }
+            for (int t = 0; t < Tiles; t++)
+                add(c[t][column], of[t], a[t], of_x);
+        }
+    }
+    /* Sums of a column's rows of x, scaled. */
+    __device__ __forceinline__ static void add(float (&c)[4], const TileGroup (&of)[2], const uint32_t (&a)[2][4], const uint4 &x)
+    {
+        const uint32_t ones = Bf16 ? 0x3f803f80u : 0x3c003c00u, one[4] = {ones, ones, ones, ones};
+        float sums[2][4] = {}, all[4] = {};
+
+        linear_mma<Bf16>(sums[0], a[0], x.x, x.y);
+        linear_mma<Bf16>(sums[Row::apart], a[1], x.z, x.w);
+        if constexpr (Row::has_minimum) {
+            linear_mma<Bf16>(all, one, x.x, x.y);
+            linear_mma<Bf16>(all, one, x.z, x.w);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            c[e] = __fmaf_rn(of[e / 2].scale[0], sums[0][e], c[e]);
+            if constexpr (Row::apart)
+                c[e] = __fmaf_rn(of[e / 2].scale[1], sums[1][e], c[e]);
+            if constexpr (Row::has_minimum)
+                c[e] = __fmaf_rn(-of[e / 2].minimum, all[e], c[e]);
         }
     }
 
     /* The sums of this warp's chunks, of which the first are in `ring`: each is followed by the one that takes its registers. */
-    __device__ __forceinline__ void sum(float (&c)[Columns][4], Row (&ring)[ahead][2])
+    __device__ __forceinline__ void sum(float (&c)[Tiles][Columns][4], Row (&ring)[ahead][Tiles][2])
     {
 #pragma unroll 1
         while (left >= ahead) {
@@ -136,7 +153,9 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
                 load(ring[u], u + ahead);
             }
             left -= ahead;
-            chunk[0] += ahead * Row::bytes, chunk[1] += ahead * Row::bytes;
+#pragma unroll
+            for (int i = 0; i < 2 * Tiles; i++)
+                chunk[i / 2][i % 2] += ahead * Row::bytes;
             x += ahead * Row::channels;
         }
 #pragma unroll
@@ -146,31 +165,40 @@ template <int Dtype, int Columns, bool Bf16> struct LinearTiles {
     }
 };
 
-template <int Dtype, int Columns, bool Bf16> __device__ __forceinline__ void linear_tiles(const td_params_linear &p)
+template <int Dtype, int Columns, int Tiles, bool Bf16> __device__ __forceinline__ void linear_tiles(const td_params_linear &p)
 {
-    using Tiles = LinearTiles<Dtype, Columns, Bf16>;
-    using Rows = LinearFewRows<Tiles::warps, Columns, Tiles::has_room>;
+    using Products = LinearTiles<Dtype, Columns, Tiles, Bf16>;
+    using Rows = LinearFewRows<Products::warps, Columns, Products::has_room>;
     __shared__ __align__(16) float sums[Rows::bytes / 4];
-    Tiles tiles(p);
-    Rows rows(p);
-    typename Tiles::Row ring[Tiles::ahead][2];
-    float c[Columns][4] = {};
+    Products products(p);
+    Rows rows(p, blockIdx.x * Tiles);
+    typename Products::Row ring[Products::ahead][Tiles][2];
+    float c[Tiles][Columns][4] = {};
 
     if (!p.w_is_constant)
         wait_for_previous();
 #pragma unroll
-    for (int u = 0; u < Tiles::ahead; u++)
-        tiles.load(ring[u], u);
+    for (int u = 0; u < Products::ahead; u++)
+        products.load(ring[u], u);
     if (p.w_is_constant)
         wait_for_previous();
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
     rows.begin();
-    tiles.sum(c, ring);
-    rows.put(c, sums);
-    if (!__syncthreads_or(stop))
-        rows.finish(sums);
+    products.sum(c, ring);
+    rows.put(c[0], sums);
+    if (__syncthreads_or(stop))
+        return;
+    rows.finish(sums);
+    if constexpr (Tiles == 2) {
+        Rows more(p, blockIdx.x * Tiles + 1);
+
+        __syncthreads();
+        more.put(c[1], sums);
+        __syncthreads();
+        more.finish(sums);
+    }
 }
 
 /* A thread has its part of a row of a chunk: eight of each 32 channels. */
@@ -226,10 +254,16 @@ template <int Dtype, bool Bf16> __device__ __forceinline__ void linear_unpack(co
 #define TD_LINEAR_TILES_AT_ONCE(bf16, dtype, columns) \
     ((columns) == 1 && (dtype) <= TD_LINEAR_TILES_LIGHT && !((bf16) && (dtype) == TANDEM_DTYPE_Q4_K_TILES) ? 2 : 1)
 #define TD_LINEAR_TILES(type, bf16, name, dtype, columns)                                                                     \
-    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, TD_LINEAR_TILES_AT_ONCE(bf16, dtype, columns))                                            \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, TD_LINEAR_TILES_AT_ONCE(bf16, dtype, columns))   \
         linear_##type##_tiles_##name##_##columns(const __grid_constant__ td_params_linear p)                                  \
     {                                                                                                                          \
-        td::linear_tiles<dtype, columns, bf16>(p);                                                                             \
+        td::linear_tiles<dtype, columns, 1, bf16>(p);                                                                          \
+    }
+#define TD_LINEAR_PAIRS(type, bf16, name, dtype, columns)                                                                     \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, 1)                                                \
+        linear_##type##_pairs_##name##_##columns(const __grid_constant__ td_params_linear p)                                  \
+    {                                                                                                                          \
+        td::linear_tiles<dtype, columns, 2, bf16>(p);                                                                          \
     }
 #define TD_LINEAR_UNPACK(type, bf16, name, dtype)                                                                             \
     extern "C" __global__ void __launch_bounds__(TD_LINEAR_UNPACK_THREADS)                                                     \
@@ -252,3 +286,8 @@ TD_LINEAR_TILES_TYPES(q4_1, TANDEM_DTYPE_Q4_1_TILES)
 TD_LINEAR_TILES_TYPES(q4_k, TANDEM_DTYPE_Q4_K_TILES)
 TD_LINEAR_TILES_TYPES(q6_k, TANDEM_DTYPE_Q6_K_TILES)
 TD_LINEAR_TILES_TYPES(q5_k, TANDEM_DTYPE_Q5_K_TILES)
+/* Two tiles a warp, of the format that leaves registers for it. */
+TD_LINEAR_PAIRS(f16, false, q8_0, TANDEM_DTYPE_Q8_0_TILES, 4)
+TD_LINEAR_PAIRS(f16, false, q8_0, TANDEM_DTYPE_Q8_0_TILES, 8)
+TD_LINEAR_PAIRS(bf16, true, q8_0, TANDEM_DTYPE_Q8_0_TILES, 4)
+TD_LINEAR_PAIRS(bf16, true, q8_0, TANDEM_DTYPE_Q8_0_TILES, 8)

@@ -198,6 +198,8 @@ static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("skinny
                                                                   SKINNY("blocks_q6_k"),  SKINNY("blocks_q5_k"), SKINNY("tiles_q8_0"),
                                                                   SKINNY("tiles_q4_0"),   SKINNY("tiles_q4_1"),  SKINNY("tiles_q4_k"),
                                                                   SKINNY("tiles_q6_k"),   SKINNY("tiles_q5_k")};
+/* For up to 32 and 64 rows, of the format that leaves registers for it: Q8_0 in tiles. */
+static const td_kernel pairs_kernels[2][2] = {KERNELS("pairs_q8_0_4"), KERNELS("pairs_q8_0_8")};
 /* Of weights in tiles, from TD_LINEAR_TILES on. */
 static const td_kernel unpack_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES][2] = {KERNELS("unpack_q8_0"), KERNELS("unpack_q4_0"),
                                                                                  KERNELS("unpack_q4_1"), KERNELS("unpack_q4_k"),
@@ -392,6 +394,12 @@ static uint32_t tile_warps(const tandem_linear *l, const td_target *target, shar
     return best;
 }
 
+/* Whether warps have two tiles each: with many rows of x, and so many blocks of one tile a warp that half of them are enough. */
+static bool takes_pairs(uint32_t weights, uint32_t size, uint64_t blocks, const td_target *target)
+{
+    return size >= 2 && weights == TD_LINEAR_TILES && 2 * blocks >= 3 * multiprocessors_of(target);
+}
+
 static td_record *build_skinny(td_builder *at, const td_target *target, const tandem_linear *l, const tandem_linear *whole,
                                td_params_linear *p)
 {
@@ -405,7 +413,11 @@ static td_record *build_skinny(td_builder *at, const td_target *target, const ta
     }
     const sharing by = sharing_of(p->weights);
     p->tile_warps = tile_warps(l, target, by);
-    const uint32_t rows = 16 * by.warps / p->tile_warps;
+    uint32_t rows = 16 * by.warps / p->tile_warps;
+    if (takes_pairs(p->weights, size, ((uint64_t)w_rows(l) + rows - 1) / rows, target)) {
+        kernel = &pairs_kernels[size - 2][p->dtype == TANDEM_DTYPE_BF16];
+        rows *= 2;
+    }
     record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + rows - 1) / rows, p, sizeof *p);
     record->block[0] = 32 * by.warps;
     if (p->weights < TD_LINEAR_TILES)

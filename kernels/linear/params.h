@@ -83,7 +83,7 @@ typedef struct td_params_linear_tma {
      : (weights) == TD_LINEAR_Q6_K ? 30720          \
      : (weights) == TD_LINEAR_Q5_K ? 26624          \
                                    : 45056) /* dynamic */
-/* `linear_tiles`: of weights in tiles. */
+/* `linear_tiles`: of weights in tiles. Entries `pairs`, of Q8_0: a warp has two tiles, a block twice as many. */
 #define TD_LINEAR_TILES_WARPS 8
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */

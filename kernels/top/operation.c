@@ -41,6 +41,16 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     return status;
 }
 
+/* Of a row: such that multiprocessors have two each, where there are so many chunks. */
+static uint32_t blocks_of(uint32_t channels, unsigned __int128 rows, const td_target *target)
+{
+    const uint32_t chunks = (channels + TD_TOP_CHUNK - 1) / TD_TOP_CHUNK, most = chunks < TD_TOP_BLOCKS ? chunks : TD_TOP_BLOCKS;
+    const uint32_t at_once = 2 * (target->multiprocessors ? target->multiprocessors : TD_TOP_BLOCKS);
+    const uint32_t wanted = rows < at_once ? (at_once + (uint32_t)rows - 1) / (uint32_t)rows : 1;
+
+    return wanted < most ? wanted : most;
+}
+
 static td_record *build(td_builder *at, unsigned __int128 rows, const td_params_top *params)
 {
     static const td_kernel kernel = {.name = "top_rows", .entry = "top_rows", .cpu = td_cpu_top};
@@ -61,7 +71,7 @@ static tandem_status plan_top(const tandem_operands *op, const td_target *target
         return status;
     const td_output y = td_build_output(&at, target, layout, op, Y);
     const unsigned __int128 rows = (unsigned __int128)t->batch * t->heads * t->rows;
-    const uint32_t chunks = (t->channels + TD_TOP_CHUNK - 1) / TD_TOP_CHUNK, blocks = chunks < TD_TOP_BLOCKS ? chunks : TD_TOP_BLOCKS;
+    const uint32_t blocks = blocks_of(t->channels, rows, target);
     const td_place keys = td_build_take(&at, blocks > 1, rows * blocks * TD_TOP_MOST * sizeof(uint64_t));
     td_params_top params = {.x_at = td_strides_of(&t->x),
                             .y_at = y.at,

@@ -223,6 +223,27 @@ static void test_long_rows(void **state)
         }
 }
 
+/* Two tiles a warp, of which the last may not be there, with all that sums are finished with. */
+static void test_pairs(void **state)
+{
+    static const uint32_t rows[] = {17, 32, 33, 64}, outs[] = {16, 144, 272, 80};
+
+    (void)state;
+    for (size_t m = 0; m < EM_MODULES; m++)
+        for (uint32_t n = 0; n < 12; n++) {
+            const tl_shape s = {.rows = rows[n % 4], .ins = 640, .outs = outs[n / 2 % 4], .dtype = 1 + n / 4 % 2, .y_dtype = 1 + n % 3,
+                                .weights = TD_LINEAR_TILES, .gate = n % 3, .activation = n % 3 ? TANDEM_ACTIVATION_SILU : 0,
+                                .bias_dtype = n % 2 ? TANDEM_DTYPE_F32 : 0, .residual_dtype = n % 5 ? 0 : TANDEM_DTYPE_F32};
+            tl_case it = tl_make(s, n);
+            td_target target = td_target_for_sm(em_modules[m].sm);
+
+            target.multiprocessors = 1; /* which few blocks are many for */
+            kl_run(&it, &it.op, &em_modules[m], target);
+            tl_check(&it, 1);
+            tl_free(&it);
+        }
+}
+
 /* Each form of Hopper's without tensor maps, whatever the plan would choose, with one tile and with several. */
 static void test_inline_forms(void **state)
 {
@@ -426,7 +447,7 @@ static void test_too_many_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),      cmocka_unit_test(test_one_row), cmocka_unit_test(test_integers),      cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_inline_forms),
+                                       cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_pairs), cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_few_forms),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_float32_on_gpus), cmocka_unit_test(test_too_many_blocks)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_every_entry_was_run)};
