@@ -2,22 +2,21 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A block has a chunk's numbers in registers, and knows at once of most that they are not among the largest 64: each of eight warps has
- * eight threads whose largest number is at least the warp's eighth, so 64 numbers at least are no less than the least of those eight. What
- * is left, a hundred or so, is counted: a key's place is how many are larger.
+ * A block has a chunk's numbers in registers, and knows at once of most that they are not among the largest 64: each of 16 warps has four
+ * threads whose number is at least the warp's fourth, so 64 at least are no less than the least of those fourths. What is left, a hundred
+ * or so, is counted: a key's place is how many are larger. There is one copy of that, as what runs once waits for its instructions.
  */
 #include "kernels/cuda/tensor.cuh"
 #include "kernels/top/params.h"
 
 namespace td {
 
-constexpr uint32_t top_warps = TD_TOP_THREADS / 32, top_each = TD_TOP_CHUNK / TD_TOP_THREADS;
-static_assert(top_warps * top_warps == TD_TOP_MOST, "so many threads of so many warps");
+constexpr uint32_t top_warps = TD_TOP_THREADS / 32, top_of_warp = TD_TOP_MOST / top_warps, top_each = TD_TOP_CHUNK / TD_TOP_THREADS;
 
 struct TopShared {
     uint64_t keys[TD_TOP_CHUNK]; /* of this chunk, that may be among the largest */
     uint64_t best[TD_TOP_MOST];  /* the largest so far, in their order */
-    uint32_t eighth[top_warps], count;
+    uint32_t least[top_warps], count;
 };
 
 /* A key's upper half. */
@@ -35,8 +34,15 @@ __device__ __forceinline__ float top_number(uint64_t key)
     return __uint_as_float(!key ? 0x7fc00000u : bits >> 31 ? bits & 0x7fffffffu : ~bits);
 }
 
-/* Of the warp's 32 the eighth: sorted, the largest in lane 0. */
-__device__ __forceinline__ uint32_t top_eighth(uint32_t x)
+__device__ __forceinline__ float top_load(const void *x, uint32_t dtype, int64_t at)
+{
+    return dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(x)[at]
+           : dtype == TANDEM_DTYPE_BF16 ? __bfloat162float(static_cast<const __nv_bfloat16 *>(x)[at])
+                                        : __half2float(static_cast<const __half *>(x)[at]);
+}
+
+/* Of the warp's 32 the fourth: sorted, the largest in lane 0. */
+__device__ __forceinline__ uint32_t top_fourth(uint32_t x)
 {
     const uint32_t lane = threadIdx.x % 32;
 
@@ -48,81 +54,7 @@ __device__ __forceinline__ uint32_t top_eighth(uint32_t x)
 
             x = ((lane & run) == 0 || run == 32) == ((lane & apart) == 0) ? max(x, other) : min(x, other);
         }
-    return __shfl_sync(~0u, x, int(top_warps) - 1);
-}
-
-/* A chunk of a row: key i of a thread is that of channel first + i * TD_TOP_THREADS + threadIdx.x. */
-struct TopNumbers {
-    uint32_t bits[top_each], first;
-
-    template <class E> __device__ __forceinline__ void load(const E *x, uint32_t channels)
-    {
-#pragma unroll
-        for (uint32_t i = 0; i < top_each; i++) {
-            const uint32_t channel = first + i * TD_TOP_THREADS + threadIdx.x;
-
-            bits[i] = channel < channels ? top_bits(to_float(x[channel])) : 0;
-        }
-    }
-    __device__ __forceinline__ void load(const td_params_top &p, int64_t row)
-    {
-        if (p.dtype == TANDEM_DTYPE_F32)
-            load(static_cast<const float *>(p.x) + row, p.channels);
-        else if (p.dtype == TANDEM_DTYPE_BF16)
-            load(static_cast<const __nv_bfloat16 *>(p.x) + row, p.channels);
-        else
-            load(static_cast<const __half *>(p.x) + row, p.channels);
-    }
-    __device__ __forceinline__ uint64_t key(uint32_t i) const
-    {
-        return uint64_t(bits[i]) << 32 | uint32_t(~(first + i * TD_TOP_THREADS + threadIdx.x));
-    }
-};
-
-/* What blocks have left of a row. Each block's are in order, so here they are dealt out: else one thread had all large ones. */
-struct TopKeys {
-    uint32_t bits[top_each];
-    const uint64_t *from;
-
-    __device__ __forceinline__ static uint32_t place(uint32_t i)
-    {
-        return (i * TD_TOP_THREADS + threadIdx.x) * 2531u % TD_TOP_CHUNK;
-    }
-    __device__ __forceinline__ void load(uint32_t kept)
-    {
-#pragma unroll
-        for (uint32_t i = 0; i < top_each; i++)
-            bits[i] = place(i) < kept ? uint32_t(from[place(i)] >> 32) : 0;
-    }
-    __device__ __forceinline__ uint64_t key(uint32_t i) const
-    {
-        return from[place(i)];
-    }
-};
-
-/* Keys of this chunk whose numbers are no less than `least`. All threads. */
-template <class Keys> __device__ __forceinline__ void top_collect(TopShared &shared, const Keys &keys, uint32_t least)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    uint32_t mine = 0, before, at;
-
-#pragma unroll
-    for (uint32_t i = 0; i < top_each; i++)
-        mine += keys.bits[i] && keys.bits[i] >= least;
-    before = mine;
-#pragma unroll
-    for (uint32_t apart = 1; apart < 32; apart *= 2) {
-        const uint32_t other = __shfl_sync(~0u, before, int((lane - apart) % 32));
-
-        before += lane >= apart ? other : 0;
-    }
-    at = lane == 31 && before ? atomicAdd(&shared.count, before) : 0;
-    at = __shfl_sync(~0u, at, 31) + before - mine;
-    if (mine)
-#pragma unroll
-        for (uint32_t i = 0; i < top_each; i++)
-            if (keys.bits[i] && keys.bits[i] >= least)
-                shared.keys[at++] = keys.key(i);
+    return __shfl_sync(~0u, x, int(top_of_warp) - 1);
 }
 
 /* How many of the largest so far are larger. */
@@ -152,7 +84,7 @@ __device__ __forceinline__ void top_merge(TopShared &shared)
 
         if (key) {
             place = is_old ? behind : top_before(shared, key);
-#pragma unroll 8
+#pragma unroll 4
             for (uint32_t j = 0; j < some; j++)
                 place += shared.keys[first + j] > key;
         }
@@ -163,64 +95,105 @@ __device__ __forceinline__ void top_merge(TopShared &shared)
     }
 }
 
-/* All threads. */
-template <class Keys> __device__ __forceinline__ void top_take(TopShared &shared, const Keys &keys)
-{
-    uint32_t most = 0, least = ~0u;
+/* A row, or what blocks have left of one: keys, each block's in their order. */
+struct TopRow {
+    const td_params_top &p;
+    const uint64_t *keys; /* or nullptr: */
+    int64_t x;            /* where it begins */
+    uint32_t count;
+
+    /* Their number. */
+    __device__ __forceinline__ uint32_t bits_of(uint32_t at) const
+    {
+        return at >= count ? 0 : keys ? uint32_t(keys[at] >> 32) : top_bits(top_load(p.x, p.dtype, x + at));
+    }
+    __device__ __forceinline__ uint64_t key_of(uint32_t at, uint32_t bits) const
+    {
+        return keys ? keys[at] : uint64_t(bits) << 32 | uint32_t(~at);
+    }
+    /* A number for each thread, of those that are likely to be large: of blocks' keys the first ones, dealt out. */
+    __device__ __forceinline__ uint32_t likely(const uint32_t (&bits)[top_each]) const
+    {
+        uint32_t most = 0;
+
+        if (keys) {
+            const uint32_t dealt = threadIdx.x * 179u % TD_TOP_THREADS, blocks = count / TD_TOP_MOST, place = dealt / blocks;
+
+            return place < TD_TOP_MOST ? bits_of(dealt % blocks * TD_TOP_MOST + place) : 0;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < top_each; i++)
+            most = max(most, bits[i]);
+        return most;
+    }
+
+    /* Those of a chunk that are no less than `least`. All threads. */
+    __device__ __forceinline__ void collect(TopShared &shared, const uint32_t (&bits)[top_each], uint32_t first, uint32_t least) const
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        uint32_t mine = 0, before, at;
 
 #pragma unroll
-    for (uint32_t i = 0; i < top_each; i++)
-        most = max(most, keys.bits[i]);
-    const uint32_t eighth = top_eighth(most);
-    if (threadIdx.x % 32 == 0)
-        shared.eighth[threadIdx.x / 32] = eighth;
-    if (threadIdx.x == 0)
-        shared.count = 0;
-    __syncthreads();
+        for (uint32_t i = 0; i < top_each; i++)
+            mine += bits[i] && bits[i] >= least;
+        before = mine;
 #pragma unroll
-    for (uint32_t i = 0; i < top_warps; i++)
-        least = min(least, shared.eighth[i]);
-    top_collect(shared, keys, max(least, uint32_t(shared.best[TD_TOP_MOST - 1] >> 32)));
-    __syncthreads();
-    top_merge(shared);
-}
+        for (uint32_t apart = 1; apart < 32; apart *= 2) {
+            const uint32_t other = __shfl_sync(~0u, before, int((lane - apart) % 32));
+
+            before += lane >= apart ? other : 0;
+        }
+        at = lane == 31 && before ? atomicAdd(&shared.count, before) : 0;
+        at = __shfl_sync(~0u, at, 31) + before - mine;
+        if (mine)
+#pragma unroll
+            for (uint32_t i = 0; i < top_each; i++)
+                if (bits[i] && bits[i] >= least)
+                    shared.keys[at++] = key_of(first + i * TD_TOP_THREADS + threadIdx.x, bits[i]);
+    }
+
+    /* All threads. */
+    __device__ __forceinline__ void take(TopShared &shared, uint32_t first) const
+    {
+        uint32_t bits[top_each], least = ~0u;
+
+#pragma unroll
+        for (uint32_t i = 0; i < top_each; i++)
+            bits[i] = bits_of(first + i * TD_TOP_THREADS + threadIdx.x);
+        const uint32_t fourth = top_fourth(likely(bits));
+        if (threadIdx.x % 32 == 0)
+            shared.least[threadIdx.x / 32] = fourth;
+        if (threadIdx.x == 0)
+            shared.count = 0;
+        __syncthreads();
+#pragma unroll
+        for (uint32_t i = 0; i < top_warps; i++)
+            least = min(least, shared.least[i]);
+        collect(shared, bits, first, max(least, uint32_t(shared.best[TD_TOP_MOST - 1] >> 32)));
+        __syncthreads();
+        top_merge(shared);
+    }
+};
 
 } // namespace td
 
 extern "C" __global__ void __launch_bounds__(TD_TOP_THREADS) top_rows(const __grid_constant__ td_params_top p)
 {
     __shared__ __align__(16) td::TopShared shared;
-    const uint32_t row = blockIdx.x / p.blocks, block = blockIdx.x % p.blocks, plane = row / p.rows;
+    const uint32_t row = blockIdx.x / p.blocks, plane = row / p.rows;
+    const bool ends = p.stage == TD_TOP_END, stop = threadIdx.x == 0 && td::is_set(p.cancel);
+    const td::TopRow of = {p, ends ? static_cast<const uint64_t *>(p.keys) + uint64_t(row) * p.kept : nullptr,
+                           td::row_at(p.x_at, plane / p.heads, plane % p.heads, row % p.rows), ends ? p.kept : p.channels};
 
     if (threadIdx.x < TD_TOP_MOST)
         shared.best[threadIdx.x] = 0;
-    const bool stop = threadIdx.x == 0 && td::is_set(p.cancel);
-
     td::wait_for_previous();
     td::launch_dependents();
     if (__syncthreads_or(stop))
         return;
-    if (p.stage == TD_TOP_END) {
-        td::TopKeys keys = {{}, static_cast<const uint64_t *>(p.keys) + uint64_t(row) * p.kept};
-
-        keys.load(p.kept);
-        td::top_take(shared, keys);
-    } else {
-        const int64_t from = td::row_at(p.x_at, plane / p.heads, plane % p.heads, row % p.rows);
-
-        td::TopNumbers next;
-
-        next.first = block * TD_TOP_CHUNK;
-        next.load(p, from);
 #pragma unroll 1
-        for (uint32_t chunk = block; chunk * TD_TOP_CHUNK < p.channels; chunk += p.blocks) {
-            const td::TopNumbers numbers = next;
-
-            next.first += p.blocks * TD_TOP_CHUNK; /* there may be none */
-            next.load(p, from);
-            td::top_take(shared, numbers);
-        }
-    }
+    for (uint32_t first = blockIdx.x % p.blocks * TD_TOP_CHUNK; first < of.count; first += p.blocks * TD_TOP_CHUNK)
+        of.take(shared, first);
     if (p.stage == TD_TOP_PARTS) {
         if (threadIdx.x < TD_TOP_MOST)
             static_cast<uint64_t *>(p.keys)[uint64_t(blockIdx.x) * TD_TOP_MOST + threadIdx.x] = shared.best[threadIdx.x];
