@@ -80,7 +80,16 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS tandemd)
 file(WRITE ${packages_out}/triggers "activate-noawait ldconfig\n")
-set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${packages_out}/triggers)
+set(packages_control ${packages_out}/triggers)
+find_program(TANDEM_GENSYMBOLS dpkg-gensymbols)
+if(TANDEM_GENSYMBOLS) # from which version on a package has each function: who uses old ones alone may keep an old library
+    add_custom_command(OUTPUT ${packages_out}/symbols DEPENDS tandem_library ${CMAKE_CURRENT_LIST_DIR}/libtandem0.symbols VERBATIM
+        COMMAND ${TANDEM_GENSYMBOLS} -c4 -plibtandem0 -v${PROJECT_VERSION} -e$<TARGET_FILE:tandem_library>
+            -I${CMAKE_CURRENT_LIST_DIR}/libtandem0.symbols -O${packages_out}/symbols)
+    add_custom_target(tandem_symbols ALL DEPENDS ${packages_out}/symbols)
+    list(APPEND packages_control ${packages_out}/symbols)
+endif()
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${packages_control}")
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION
 "The library. It shares a Vulkan engine's memory and timelines with CUDA, and
 runs quantised attention, networks and language models between the passes of

@@ -43,6 +43,14 @@ for file in $files; do
     fi
 done
 
+# Which version of the package has a function: a program of the first ones needs no newer library.
+dpkg-deb --ctrl-tarfile libtandem0_*.deb | tar -xO ./symbols >"$work/symbols" 2>"$work/log" || fail "libtandem0 has no symbols file"
+grep -qx ' tandem_submit@TANDEM_0.1 0.1.0' "$work/symbols" && grep -qx ' tandem_npc_create@TANDEM_0.2 0.2.0' "$work/symbols" &&
+    [ "$(grep -c '^ tandem_' "$work/symbols")" = "$(nm -D --defined-only "$build/libtandem.so.0" | grep -c ' T tandem_')" ] || {
+    cp "$work/symbols" "$work/log"
+    fail "the symbols file of libtandem0 is not of what the library exports"
+}
+
 # The archive of the source has what git has, and nothing of this machine's.
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
 (cd "$build" && cpack --config CPackSourceConfig.cmake -B "$work/source") >"$work/log" 2>&1 || fail "cpack of the source failed"
