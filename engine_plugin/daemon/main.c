@@ -45,6 +45,7 @@
 static void help(void)
 {
     printf("usage: tandemd [--socket PATH] [--config FILE]\n"
+           "\n"
            "Computes for many engines: they share memory with it over a Unix socket, and go on when it fails. Stays\n"
            "in the foreground until SIGTERM, which lets running jobs end, at most 2 s; SIGHUP reads the configuration\n"
            "again.\n"
@@ -52,7 +53,8 @@ static void help(void)
            "  --socket PATH   where to listen: $XDG_RUNTIME_DIR/tandem-0 if not given; mode 0600, with allow_uid 0666\n"
            "                  (the kernel says who connects). A socket from the service manager (LISTEN_FDS) goes first\n"
            "  --config FILE   $XDG_CONFIG_HOME/tandem/tandemd.conf if not given and there\n"
-           "  --help, --version\n"
+           "  --help          prints this\n"
+           "  --version       prints the version\n"
            "\n"
            "The configuration has lines `key = value`; these are the defaults. Lines with # in front are comments:\n%s"
            "\n"

@@ -27,7 +27,8 @@ if(TARGET tandem_tool)
     install(FILES ${PROJECT_SOURCE_DIR}/demo/assets/npc.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT tools)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/demo/assets/cards DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT tools)
     install(DIRECTORY ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools
-        FILES_MATCHING PATTERN "*.1")
+        FILES_MATCHING PATTERN "tandem.1" PATTERN "tandem-*.1")
+    install(FILES ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/tandemd.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT daemon)
     set(manual_dir ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual)
     install(FILES ${manual_dir}/tandem.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT tools
         RENAME tandem)

@@ -45,11 +45,13 @@ if(TARGET tandem_serve)
         COMPONENT tools EXCLUDE_FROM_ALL PATTERN "__pycache__" EXCLUDE)
 endif()
 if(TARGET tandem_tool)
-    install(CODE "
-        if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
-            file(GLOB pages \"\$ENV{DESTDIR}/usr/${CMAKE_INSTALL_MANDIR}/man1/*.1\")
-            execute_process(COMMAND ${TANDEM_GZIP} -9n \${pages} COMMAND_ERROR_IS_FATAL ANY)
-        endif()" COMPONENT tools)
+    foreach(component IN ITEMS tools daemon)
+        install(CODE "
+            if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
+                file(GLOB pages \"\$ENV{DESTDIR}/usr/${CMAKE_INSTALL_MANDIR}/man1/*.1\")
+                execute_process(COMMAND ${TANDEM_GZIP} -9n \${pages} COMMAND_ERROR_IS_FATAL ANY)
+            endif()" COMPONENT ${component})
+    endforeach()
 endif()
 
 set(CPACK_GENERATOR DEB)

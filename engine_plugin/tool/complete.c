@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine_plugin/tool/manual.h"
+#include "engine_plugin/tool/tool.h"
 
 static const char *const made_from = "Made from the texts of `tandem help`.";
 

@@ -1,4 +1,4 @@
-/* What man pages and completion share: how a text of help is read.
+/* What man pages and completion share: how a text of help is read, and written as a page.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -10,7 +10,8 @@
 #ifndef TD_TOOL_MANUAL_H
 #define TD_TOOL_MANUAL_H
 
-#include "engine_plugin/tool/tool.h"
+#include <stdbool.h>
+#include <stddef.h>
 
 enum { HELP_LINE_BYTES = 256 };
 
@@ -26,5 +27,13 @@ size_t help_indent(const char *line); /* how many spaces it begins with */
 bool help_is_option(const char *line);
 /* Its `text` points into the line. */
 help_option help_cut_option(const char *line);
+
+/* A page in roff on stdout: its title and what it is of, then what a caller gives headings (".SH ...") for. */
+void man_begin(const char *name, const char *summary);
+void man_text(const char *text);
+void man_line(const char *text); /* and its end */
+const char *man_synopsis(const char *text); /* the lines of the usage; returns what is behind them */
+/* What follows the usage, or is like that. Behind a heading no paragraph has to be begun. */
+void man_body(const char *text, bool behind_heading);
 
 #endif

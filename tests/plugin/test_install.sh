@@ -39,7 +39,7 @@ for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan
     }
 done
 if [ -x "$build/tandem" ]; then
-    for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/bash-completion/completions/tandem \
+    for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/man/man1/tandemd.1 share/bash-completion/completions/tandem \
         share/zsh/site-functions/_tandem share/fish/vendor_completions.d/tandem.fish share/tandem/npc.gguf share/tandem/cards/mira.txt; do
         [ -s "$prefix/$file" ] || {
             echo "not installed: $file"

@@ -37,6 +37,7 @@ for name in $names; do
 done
 # shellcheck disable=SC2086
 lintian --allow-root --fail-on error --tag-display-limit 0 $files >"$work/log" 2>&1 || fail "lintian found errors"
+cp "$work/log" "$work/judged"
 for file in $files; do
     if dpkg-deb --fsys-tarfile "$file" | tar -xO 2>/dev/null | grep -qaF "$build"; then
         fail "$file names the folder of the build"
@@ -84,7 +85,13 @@ if [ -x "$build/tandem" ]; then
     on /usr/bin/tandem doctor >"$work/log" 2>&1 || [ $? = 1 ] || fail "tandem doctor does not run"
     on /usr/bin/tandem sample-qkv --out "$work/qkv" --heads 2 --n 64 --d 64 >"$work/log" 2>&1 || [ "$bare" ] ||
         fail "tandem does not write a file"
-    [ -f "$target/usr/share/man/man1/tandem-attend.1.gz" ] || fail "there are no man pages"
+    for page in tandem tandem-attend tandemd; do
+        [ -f "$target/usr/share/man/man1/$page.1.gz" ] || fail "there is no man page of $page"
+    done
+    if grep -qF "no-manual-page [usr/bin/" "$work/judged"; then
+        cp "$work/judged" "$work/log"
+        fail "lintian misses a man page"
+    fi
 fi
 # A program that is built with what libtandem-dev brought runs with what libtandem0 did.
 printf '%s\n' '#include <tandem/tandem.h>' 'int main(void) { return tandem_version() != TANDEM_VERSION; }' >"$work/user.c"

@@ -82,10 +82,11 @@ class Manual(unittest.TestCase):
     def test_man_pages(self):
         folder = pathlib.Path(TOOL).parent / "engine_plugin/tool/manual"
         names = ["tandem"] + [f"tandem-{t}" for t in TOPICS if not t.startswith("bench-")]
-        self.assertEqual(sorted(p.stem for p in folder.glob("*.1")), sorted(names), "the pages that the build made")
-        for name in names:
-            page = tool("help", "--man", *[name[7:]] if name != "tandem" else []).stdout
-            self.assertEqual(page, (folder / f"{name}.1").read_text())
+        self.assertEqual(sorted(p.stem for p in folder.glob("*.1")), sorted([*names, "tandemd"]), "the pages that the build made")
+        for name in [*names, "tandemd"]:
+            page = (folder / f"{name}.1").read_text()
+            if name != "tandemd":
+                self.assertEqual(page, tool("help", "--man", *[name[7:]] if name != "tandem" else []).stdout)
             for checker in (["groff", "-man", "-Tutf8", "-ww", "-z"], ["mandoc", "-Tlint", "-Wwarning"]):
                 if not shutil.which(checker[0]):
                     continue
@@ -96,6 +97,14 @@ class Manual(unittest.TestCase):
             run = subprocess.run(["groff", "-man", "-Tascii", "-P-cbou"], input=page, capture_output=True, text=True)
             for words in ("tandem-bench - ", "--payloads", "--run-ms N", "--socket", "Exit status 1, too"):
                 self.assertIn(words, " ".join(run.stdout.split()))
+            # All that tandemd --help says is on its page, in that order.
+            page = (folder / "tandemd.1").read_text()
+            run = subprocess.run(["groff", "-man", "-Tascii", "-P-cbou", "-rHY=0", "-rLL=200n"], input=page, capture_output=True, text=True)
+            rest = iter(run.stdout.split())
+            text = limits.run([pathlib.Path(TOOL).with_name("tandemd"), "--help"], capture_output=True, text=True, seconds=60).stdout
+            said = text.removeprefix("usage: ").replace("Exit status: ", "").split()
+            self.assertGreater(len(said), 100)
+            self.assertEqual([word for word in said if word not in rest], [])
 
     def complete(self, *words):
         script = f'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _tandem; printf "%s\\n" "${{COMPREPLY[@]}}"'
