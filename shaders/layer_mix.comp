@@ -20,6 +20,10 @@ void main()
         return;
     vec3 before = texelFetch(picture, at, 0).rgb;
     uint first = 3u * (uint(at.y) * push.width + uint(at.x));
+    vec3 made = vec3(result[first], result[first + 1u], result[first + 2u]);
+    vec3 after = mix(before, made, push.amount);
+    if (push.exchange != 0u)
+        after = after.bgr;
     for (uint i = 0u; i < 3u; i++)
-        result[first + i] = mix(before[i], result[first + i], push.amount);
+        result[first + i] = after[i];
 }

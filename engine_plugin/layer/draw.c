@@ -41,7 +41,8 @@ static bool allocate(layer_device *d, const VkMemoryRequirements *needs,
            d->fn.AllocateMemory(d->handle, &info, NULL, memory) == VK_SUCCESS;
 }
 
-bool layer_image_make(layer_device *d, VkFormat format, VkExtent2D extent, layer_image *out)
+bool layer_image_make(layer_device *d, VkFormat format, bool exchanged, VkExtent2D extent,
+                      layer_image *out)
 {
     const VkImageCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_IMAGE_CREATE_INFO,
@@ -67,8 +68,14 @@ bool layer_image_make(layer_device *d, VkFormat format, VkExtent2D extent, layer
     view.image = out->image;
     if (allocate(d, &needs, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, &out->memory) &&
         d->fn.BindImageMemory(d->handle, out->image, out->memory, 0) == VK_SUCCESS &&
-        d->fn.CreateImageView(d->handle, &view, NULL, &out->view) == VK_SUCCESS)
-        return true;
+        d->fn.CreateImageView(d->handle, &view, NULL, &out->view) == VK_SUCCESS) {
+        if (exchanged) {
+            view.components.r = VK_COMPONENT_SWIZZLE_B;
+            view.components.b = VK_COMPONENT_SWIZZLE_R;
+        }
+        if (d->fn.CreateImageView(d->handle, &view, NULL, &out->seen) == VK_SUCCESS)
+            return true;
+    }
     layer_image_destroy(d, out);
     return false;
 }
@@ -76,6 +83,7 @@ bool layer_image_make(layer_device *d, VkFormat format, VkExtent2D extent, layer
 void layer_image_destroy(layer_device *d, layer_image *it)
 {
     d->fn.DestroyImageView(d->handle, it->view, NULL);
+    d->fn.DestroyImageView(d->handle, it->seen, NULL);
     d->fn.DestroyImage(d->handle, it->image, NULL);
     d->fn.FreeMemory(d->handle, it->memory, NULL);
     memset(it, 0, sizeof *it);

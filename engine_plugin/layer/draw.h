@@ -16,7 +16,7 @@ enum { LAYER_BINDINGS = 4 };
 typedef struct layer_image {
     VkImage image;
     VkDeviceMemory memory;
-    VkImageView view;
+    VkImageView view, seen; /* as it is stored; as it is sampled */
 } layer_image;
 
 /* Of the host's memory, mapped. */
@@ -42,7 +42,9 @@ typedef struct layer_binding {
 } layer_binding;
 
 /* Each of these makes one thing, or nothing: false then. Zeroed things are destroyed, too. */
-bool layer_image_make(layer_device *d, VkFormat format, VkExtent2D extent, layer_image *out);
+/* exchanged: what is sampled has red and blue in each other's place. */
+bool layer_image_make(layer_device *d, VkFormat format, bool exchanged, VkExtent2D extent,
+                      layer_image *out);
 void layer_image_destroy(layer_device *d, layer_image *it);
 bool layer_buffer_make(layer_device *d, VkDeviceSize bytes, layer_buffer *out);
 void layer_buffer_destroy(layer_device *d, layer_buffer *it);

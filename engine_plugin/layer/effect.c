@@ -297,6 +297,7 @@ static uint32_t transfer_of(VkColorSpaceKHR space)
     switch ((int)space) {
     case VK_COLOR_SPACE_SRGB_NONLINEAR_KHR:
     case VK_COLOR_SPACE_DISPLAY_P3_NONLINEAR_EXT:
+    case VK_COLOR_SPACE_EXTENDED_SRGB_NONLINEAR_EXT:
         return TANDEM_TRANSFER_SRGB;
     case VK_COLOR_SPACE_HDR10_ST2084_EXT:
         return TANDEM_TRANSFER_PQ;
@@ -305,15 +306,31 @@ static uint32_t transfer_of(VkColorSpaceKHR space)
     }
 }
 
+static bool is_linear(VkColorSpaceKHR space)
+{
+    switch ((int)space) {
+    case VK_COLOR_SPACE_EXTENDED_SRGB_LINEAR_EXT:
+    case VK_COLOR_SPACE_BT709_LINEAR_EXT:
+    case VK_COLOR_SPACE_BT2020_LINEAR_EXT:
+    case VK_COLOR_SPACE_DISPLAY_P3_LINEAR_EXT:
+    case VK_COLOR_SPACE_ADOBERGB_LINEAR_EXT:
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool layer_work_open(layer_device *d, const layer_settings *settings, VkExtent2D extent,
-                     VkFormat format, VkColorSpaceKHR space, layer_work *out, char *why,
-                     size_t why_bytes)
+                     VkFormat format, bool exchanged, VkColorSpaceKHR space, layer_work *out,
+                     char *why, size_t why_bytes)
 {
     const bool is_model = settings->effect == LAYER_EFFECT_MODEL;
 
     *out = (layer_work){.effect = settings->effect,
                         .extent = extent,
                         .format = format,
+                        .exchanged = exchanged,
+                        .linear = is_linear(space),
                         .transfer = is_model ? transfer_of(space) : TANDEM_TRANSFER_LINEAR,
                         .amount = settings->effect == LAYER_EFFECT_SHARPEN ? -settings->amount
                                                                            : settings->amount,
@@ -367,7 +384,7 @@ static void record_tokens(layer_device *d, layer_work *it, VkCommandBuffer comma
     /* Two pixels that differ by noise alone differ by sqrt(2) sigma in each of the nine: a weight
      * of exp(-1) then. */
     const struct td_layer_tokens push = {it->extent.width, it->extent.height,
-                                         255.0f / (3 * it->sigma)};
+                                         255.0f / (3 * it->sigma), it->linear};
     const layer_binding bindings[] = {bound(it->input, it->color), bound(it->input, it->q),
                                       bound(it->input, it->k), bound(it->input, it->v)};
 
@@ -399,11 +416,11 @@ static void record_constants(layer_device *d, layer_work *it, VkCommandBuffer co
 }
 
 tandem_status layer_work_before(layer_device *d, layer_work *it, VkCommandBuffer commands,
-                                VkImageView picture)
+                                const layer_image *picture)
 {
     tandem_session *s = d->station->tandem.session;
     const tandem_pack_image image =
-        packed(it, picture, VK_IMAGE_USAGE_SAMPLED_BIT, it->slot.input, it->color);
+        packed(it, picture->seen, VK_IMAGE_USAGE_SAMPLED_BIT, it->slot.input, it->color);
 
     record_constants(d, it, commands);
     tandem_status status = tandem_record_pack_images(s, commands, &image, 1);
@@ -461,16 +478,18 @@ tandem_status layer_work_wait(layer_device *d, layer_work *it)
 }
 
 tandem_status layer_work_after(layer_device *d, layer_work *it, VkCommandBuffer commands,
-                               VkImageView picture)
+                               const layer_image *picture)
 {
     const integration *tandem = &d->station->tandem;
     const tandem_pack_image image =
-        packed(it, picture, VK_IMAGE_USAGE_STORAGE_BIT, it->slot.output, it->result);
-    const struct td_layer_mix push = {it->extent.width, it->extent.height, it->amount};
-    const layer_binding bindings[] = {{.view = picture}, bound(it->output, it->result)};
+        packed(it, picture->view, VK_IMAGE_USAGE_STORAGE_BIT, it->slot.output, it->result);
+    const bool is_model = it->effect == LAYER_EFFECT_MODEL;
+    const struct td_layer_mix push = {it->extent.width, it->extent.height,
+                                      is_model ? 1 : it->amount, it->exchanged};
+    const layer_binding bindings[] = {{.view = picture->seen}, bound(it->output, it->result)};
     tandem_status status = integrate_take(tandem, it->slot.output, commands, COMPUTE, SHADER_ALL);
 
-    if (status == TANDEM_OK && it->effect != LAYER_EFFECT_MODEL) {
+    if (status == TANDEM_OK && (!is_model || it->exchanged)) {
         layer_compute_record(d, commands, &d->station->mix, bindings, &push, it->extent.width,
                              it->extent.height);
         layer_record_shader_barrier(d, commands);

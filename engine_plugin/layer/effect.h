@@ -35,6 +35,8 @@ typedef struct layer_work {
     layer_effect effect;
     VkExtent2D extent;
     VkFormat format;   /* of the image */
+    bool exchanged;    /* it is stored with red and blue in each other's place */
+    bool linear;       /* its numbers are light */
     uint32_t transfer; /* tandem_image_transfer of a model's color */
     float amount, sigma;
     integration_slot slot;
@@ -62,17 +64,17 @@ bool layer_station_records(const layer_station *st);
 bool layer_station_meets(const layer_station *st);
 
 bool layer_work_open(layer_device *d, const layer_settings *settings, VkExtent2D extent,
-                     VkFormat format, VkColorSpaceKHR space, layer_work *out, char *why,
-                     size_t why_bytes);
+                     VkFormat format, bool exchanged, VkColorSpaceKHR space, layer_work *out,
+                     char *why, size_t why_bytes);
 /* No commands that use it are under way. */
 void layer_work_close(layer_device *d, layer_work *it);
 
 tandem_status layer_work_before(layer_device *d, layer_work *it, VkCommandBuffer commands,
-                                VkImageView picture);
+                                const layer_image *picture);
 tandem_status layer_work_job(layer_device *d, layer_work *it, VkCommandBuffer commands);
 tandem_status layer_work_wait(layer_device *d, layer_work *it);
 tandem_status layer_work_after(layer_device *d, layer_work *it, VkCommandBuffer commands,
-                               VkImageView picture);
+                               const layer_image *picture);
 /* Of the last job that has ended, as far as that is known: OK, or why there is nothing to show. */
 tandem_status layer_work_outcome(layer_device *d, layer_work *it);
 

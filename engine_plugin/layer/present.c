@@ -79,12 +79,19 @@ static VkFormat own_format_of(VkFormat format)
     case VK_FORMAT_A8B8G8R8_SRGB_PACK32:
         return VK_FORMAT_R8G8B8A8_UNORM;
     case VK_FORMAT_A2B10G10R10_UNORM_PACK32:
-    case VK_FORMAT_A2R10G10B10_UNORM_PACK32:
+    case VK_FORMAT_A2R10G10B10_UNORM_PACK32: /* which few devices store: is_exchanged() */
+        return VK_FORMAT_A2B10G10R10_UNORM_PACK32;
     case VK_FORMAT_R16G16B16A16_SFLOAT:
         return format;
     default:
         return VK_FORMAT_UNDEFINED;
     }
+}
+
+/* Whether what is red in one is blue in the other. */
+static bool is_exchanged(VkFormat format)
+{
+    return format == VK_FORMAT_A2R10G10B10_UNORM_PACK32;
 }
 
 static const VkImageUsageFlags COPIED =
@@ -312,7 +319,9 @@ static bool make(layer_device *d, layer_swapchain *sc, uint32_t family, bool has
                                           .queueFamilyIndex = family};
 
     sc->made = d->fn.CreateCommandPool(d->handle, &pool, NULL, &sc->pool) == VK_SUCCESS &&
-               take_images(d, sc) && layer_image_make(d, sc->own_format, sc->extent, &sc->own) &&
+               take_images(d, sc) &&
+               layer_image_make(d, sc->own_format, is_exchanged(sc->format), sc->extent,
+                                &sc->own) &&
                layer_hud_make(d, FRAMES, &sc->hud);
     for (int i = 0; i < FRAMES && sc->made; i++)
         sc->made = make_frame(d, sc, &sc->frames[i], has_clock);
@@ -428,8 +437,9 @@ static void follow_settings(layer_device *d, layer_swapchain *sc, const presenti
     if (d->station->family != p->family)
         td_text(sc->why, sizeof sc->why, "the program presents with queues of two families");
     else
-        sc->has_work = layer_work_open(d, s, sc->extent, sc->own_format, sc->space, &sc->work,
-                                       sc->why, sizeof sc->why);
+        sc->has_work =
+            layer_work_open(d, s, sc->extent, sc->own_format, is_exchanged(sc->format), sc->space,
+                            &sc->work, sc->why, sizeof sc->why);
 }
 
 /* The effect stays off until the settings change: with a session that is lost, for all. */
@@ -613,12 +623,12 @@ static bool run_at_once(layer_device *d, job *j, const VkExtent2D *extent)
     stamp(d, j->f, j->f->a, 0);
     record_in(d, sc, j->f->a, j->image, *extent);
     if (j->works) {
-        status = layer_work_before(d, &sc->work, j->f->a, sc->own.view);
+        status = layer_work_before(d, &sc->work, j->f->a, &sc->own);
         if (status == TANDEM_OK)
             status = layer_work_job(d, &sc->work, j->f->a);
         recorded = status == TANDEM_OK;
         if (recorded)
-            status = layer_work_after(d, &sc->work, j->f->a, sc->own.view);
+            status = layer_work_after(d, &sc->work, j->f->a, &sc->own);
     }
     if (status == TANDEM_OK && j->hud)
         record_hud(d, sc, j->f->a);
@@ -650,7 +660,7 @@ static bool submit_before(layer_device *d, job *j)
         return false;
     stamp(d, j->f, j->f->a, 0);
     record_in(d, sc, j->f->a, j->image, sc->extent);
-    const tandem_status status = layer_work_before(d, &sc->work, j->f->a, sc->own.view);
+    const tandem_status status = layer_work_before(d, &sc->work, j->f->a, &sc->own);
     if (d->fn.EndCommandBuffer(j->f->a) != VK_SUCCESS || status != TANDEM_OK) {
         if (status != TANDEM_OK)
             give_up(d, sc, status, "recording");
@@ -671,7 +681,7 @@ static bool submit_after(layer_device *d, job *j, bool done)
         at.wait_at = integrate_done(&d->station->tandem, &sc->work.slot);
     if (done) {
         done =
-            begin(d, j->f->b) && layer_work_after(d, &sc->work, j->f->b, sc->own.view) == TANDEM_OK;
+            begin(d, j->f->b) && layer_work_after(d, &sc->work, j->f->b, &sc->own) == TANDEM_OK;
         if (done && j->hud)
             record_hud(d, sc, j->f->b);
         if (done)

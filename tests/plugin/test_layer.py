@@ -34,25 +34,54 @@ VALIDATION = {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
 DENOISE = {"TANDEM_LAYER_EFFECT": "denoise-film", "TANDEM_LAYER_HUD": "0", "TANDEM_LAYER_SIGMA": "8"}
 # A pixel is rounded to a code, and its tokens to halves.
 NEAR = 0.55
+# With 10 bits the rounding is an eighth of a step of 8.
+DEEP = 0.25
+
+
+class Screen:
+    """An X server with a screen of some depth: the name of its display."""
+
+    def __init__(self, depth):
+        self.folder = folder / f"screen{depth}"
+        self.folder.mkdir()
+        self.ready, tell = os.pipe()  # which stays open, as the server writes to it in pieces
+        self.process = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-screen", "0", f"640x480x{depth}", "-nolisten", "tcp",
+                                         "-noreset", "-fbdir", self.folder],
+                                        pass_fds=[tell], stderr=subprocess.DEVNULL)
+        os.close(tell)
+        self.display = ":" + os.read(self.ready, 16).decode().strip()
+
+    def __enter__(self):
+        return self.display
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(timeout=30 * limits.WALL)
+        os.close(self.ready)
 
 
 def setUpModule():
     global folder, display, server, screen
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-layer-"))
     (folder / "run").mkdir(mode=0o700)
-    ready, tell = os.pipe()
-    server = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-screen", "0", "640x480x24", "-nolisten", "tcp",
-                               "-noreset", "-fbdir", folder],
-                              pass_fds=[tell], stderr=subprocess.DEVNULL)
-    os.close(tell)
-    display = ":" + os.read(ready, 16).decode().strip()
-    screen = folder / "Xvfb_screen0"
+    shown = Screen(24)
+    display, server, screen = shown.display, shown.process, shown.folder / "Xvfb_screen0"
 
 
 def tearDownModule():
     server.terminate()
     server.wait(timeout=30 * limits.WALL)
     shutil.rmtree(folder)
+
+
+def test_layer(name):
+    """The environment in which loaders find VK_LAYER_TEST_NAME, and the validation layers."""
+    layers = folder / name
+    layers.mkdir(exist_ok=True)
+    (layers / f"{name}.json").write_text(json.dumps({"file_format_version": "1.2.0", "layer": {
+        "name": f"VK_LAYER_TEST_{name}", "type": "GLOBAL", "library_path": str(BUILD / f"liblayer_{name}.so"),
+        "api_version": "1.3.0", "implementation_version": "1", "description": name}}))
+    return {"VK_LAYER_PATH": f"{layers}:/usr/share/vulkan/explicit_layer.d"}
 
 
 def environment(layer=True, **more):
@@ -145,16 +174,10 @@ class Chain(unittest.TestCase):
 
     def test_what_it_adds_may_be_refused(self):
         """By the layer or driver below: then the program has what it asked for."""
-        layers = folder / "grudge"
-        layers.mkdir(exist_ok=True)
-        (layers / "grudge.json").write_text(json.dumps({"file_format_version": "1.2.0", "layer": {
-            "name": "VK_LAYER_TEST_grudge", "type": "GLOBAL", "library_path": str(BUILD / "liblayer_grudge.so"),
-            "api_version": "1.3.0", "implementation_version": "1", "description": "refuses"}}))
-        more = {"VK_LAYER_PATH": str(layers), "VK_INSTANCE_LAYERS": "VK_LAYER_TEST_grudge"}
+        more = test_layer("grudge") | {"VK_INSTANCE_LAYERS": "VK_LAYER_TEST_grudge"}
         (report,), _ = game("--expect", "8", "1", **DENOISE, **more)
         self.assertLess(report["off"], NEAR)
-        below = more | {"VK_INSTANCE_LAYERS": f"VK_LAYER_KHRONOS_validation:{more['VK_INSTANCE_LAYERS']}",
-                        "VK_LAYER_PATH": f"{layers}:/usr/share/vulkan/explicit_layer.d"}
+        below = more | {"VK_INSTANCE_LAYERS": f"VK_LAYER_KHRONOS_validation:{more['VK_INSTANCE_LAYERS']}"}
         for grudge, words in (("device", ()), ("swapchain", ("--blind",)), ("first", ()), ("second", ()), ("image", ()),
                               ("memory", ()), ("pipeline", ())):
             for hud in "01" if grudge in ("image", "pipeline") else "0":
@@ -180,6 +203,30 @@ class Picture(unittest.TestCase):
                     self.assertLess(report["off"], NEAR)
                     self.assertLess(report["noise"], 0.3 * report["noise_before"])
                     self.assertEqual(report["alpha"], 255)
+
+    def test_ten_and_sixteen_bits(self):
+        """In formats that few windows have, of a layer below ours; with values beyond white, and with one that is no
+        number. Without the effect each bit is the program's."""
+        more = test_layer("deep") | {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation:VK_LAYER_TEST_deep",
+                                     "VK_LAYER_ENABLES": VALIDATION["VK_LAYER_ENABLES"]}
+        for sigma, *words in (("8", "a2b10"), ("8", "a2r10"), ("2", "half", "--bright", "12", "--nan"), ("8", "light"),
+                              ("8", "light", "--bright", "400", "--nan")):
+            with self.subTest(words):
+                words = ("--size", "96", "64", "--frames", "4", "--format", *words)
+                (plain,), complaints = game(*words, **DENOISE | {"TANDEM_LAYER_EFFECT": "none"}, **more)
+                self.assertEqual((plain["largest"], complaints), (0, []))
+                (report,), complaints = game(*words, "--expect", sigma, "1", **DENOISE | {"TANDEM_LAYER_SIGMA": sigma}, **more)
+                self.assertEqual((complaints, report["strange"], report["alpha"]), ([], int("--nan" in words), 255))
+                self.assertLess(report["off"], DEEP)
+                self.assertLess(report["noise"], 0.45 * report["noise_before"])
+
+    def test_a_screen_of_ten_bits(self):
+        """Which lavapipe shows as A2R10G10B10, whose images its shaders cannot store, as on most devices."""
+        with Screen(30) as deep:
+            (report,), complaints = game("--format", "a2r10", "--expect", "8", "1", **DENOISE, **VALIDATION, DISPLAY=deep)
+        self.assertEqual(complaints, [])
+        self.assertLess(report["off"], DEEP)
+        self.assertLess(report["noise"], 0.4 * report["noise_before"])
 
     def test_by_copies(self):
         """On the rung on which nothing is shared, each frame needs its releases and acquires; another rung from then on."""
@@ -262,9 +309,10 @@ class Picture(unittest.TestCase):
             return 255 * (12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055)
 
         model = save("squares.safetensors", json.dumps(graph))
-        (before,), _ = game(layer=False)
-        for words in ((), ("--srgb",)):
-            (after,), complaints = game(*words, **DENOISE | {"TANDEM_LAYER_EFFECT": model}, **VALIDATION)
+        (before,), _ = game("--noise", "0", layer=False)
+        deep = test_layer("deep") | {"VK_INSTANCE_LAYERS": f"{VALIDATION['VK_INSTANCE_LAYERS']}:VK_LAYER_TEST_deep"}
+        for words, more in (((), {}), (("--srgb",), {}), (("--format", "a2r10"), deep), (("--format", "a2b10"), deep)):
+            (after,), complaints = game("--noise", "0", *words, **DENOISE | {"TANDEM_LAYER_EFFECT": model}, **VALIDATION | more)
             self.assertEqual(complaints, [])
             for a, b in zip(after["middle"], before["middle"]):
                 self.assertLess(abs(a - squared(b)), NEAR, (words, after, before))

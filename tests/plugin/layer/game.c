@@ -4,13 +4,16 @@
  *
  * usage: layer_game [--frames N] [--size W H] [--windows N] [--srgb] [--mutable] [--vulkan MINOR]
  *                   [--features] [--resize] [--thread] [--forget] [--fault] [--hold] [--blind]
- *                   [--noise N] [--expect SIGMA AMOUNT]
+ *                   [--noise N] [--expect SIGMA AMOUNT] [--bright N] [--nan]
+ *                   [--format bgra8|a2b10|a2r10|half|light]
  *
- * Its picture is two flat halves with an edge and noise, the same in each frame. In the end it
- * acquires an image once more, which holds what was presented last there, and prints what became of
- * the picture, as JSON: the largest and the mean difference from what it drew, in codes, the noise
- * in the left half, before and after, and the largest difference from what the filter is said to
- * make of it, computed here from its definition.
+ * Its picture is two flat halves with an edge and noise, the same in each frame; in floating point
+ * it may be brighter than white, and have a pixel that is no number. "light" is that, and linear.
+ * In the end it acquires an image once more, which holds what was presented last there, and prints
+ * what became of the picture, as JSON: the largest and the mean difference from what it drew, in
+ * codes of 8 bits (beyond white in parts of what was drawn), how many numbers are none, the noise in
+ * the left half, before and after, and the largest difference from what the filter is said to make
+ * of it, computed here from its definition.
  */
 #include <math.h>
 #include <pthread.h>
@@ -26,6 +29,22 @@
 
 enum { WINDOWS = 2, IMAGES = 8 };
 
+/* What swapchains are made of. */
+typedef enum format_kind { BGRA8, A2B10, A2R10, HALF } format_kind;
+static const struct {
+    const char *name;
+    format_kind kind;
+    VkFormat format;
+    VkColorSpaceKHR space;
+    uint32_t bytes;
+} formats[] = {
+    {"bgra8", BGRA8, VK_FORMAT_B8G8R8A8_UNORM, VK_COLOR_SPACE_SRGB_NONLINEAR_KHR, 4},
+    {"a2b10", A2B10, VK_FORMAT_A2B10G10R10_UNORM_PACK32, VK_COLOR_SPACE_SRGB_NONLINEAR_KHR, 4},
+    {"a2r10", A2R10, VK_FORMAT_A2R10G10B10_UNORM_PACK32, VK_COLOR_SPACE_SRGB_NONLINEAR_KHR, 4},
+    {"half", HALF, VK_FORMAT_R16G16B16A16_SFLOAT, VK_COLOR_SPACE_SRGB_NONLINEAR_KHR, 8},
+    {"light", HALF, VK_FORMAT_R16G16B16A16_SFLOAT, VK_COLOR_SPACE_EXTENDED_SRGB_LINEAR_EXT, 8},
+};
+
 typedef struct window {
     SDL_Window *window;
     VkSurfaceKHR surface;
@@ -38,8 +57,8 @@ typedef struct window {
 } window;
 
 static struct game {
-    int frames, width, height, windows, vulkan_minor, noise;
-    bool srgb, mutable_format, features, resize, thread, forget, fault, hold, blind, expect;
+    int frames, width, height, windows, vulkan_minor, noise, bright, format;
+    bool nan, srgb, mutable_format, features, resize, thread, forget, fault, hold, blind, expect;
     float sigma, amount;
     VkInstance instance;
     VkPhysicalDevice physical;
@@ -51,9 +70,17 @@ static struct game {
     VkFence fence;
     VkBuffer buffer;
     VkDeviceMemory memory;
-    uint8_t *mapped, *picture;
+    uint8_t *mapped, *drawn_bytes;
+    float *picture; /* of those: red, green, blue and alpha, 1 is white */
+    float *codes;
     window w[WINDOWS];
-} g = {.frames = 6, .width = 160, .height = 120, .windows = 1, .noise = 6, .vulkan_minor = 1};
+} g = {.frames = 6,
+       .width = 160,
+       .height = 120,
+       .windows = 1,
+       .noise = 6,
+       .bright = 1,
+       .vulkan_minor = 1};
 
 #define CHECK(what)                                                  \
     do {                                                             \
@@ -66,19 +93,89 @@ static struct game {
 
 /* --- The picture, and what the filter is said to make of it --- */
 
+static bool is_light(void)
+{
+    return formats[g.format].space == VK_COLOR_SPACE_EXTENDED_SRGB_LINEAR_EXT;
+}
+
+static size_t picture_bytes(void)
+{
+    return (size_t)formats[g.format].bytes * (size_t)(g.width * g.height);
+}
+
+static uint32_t rounded(float x, uint32_t most)
+{
+    return (uint32_t)((x < 0 ? 0 : x > 1 ? 1 : x) * (float)most + 0.5f);
+}
+
+static void write_pixel(uint8_t *to, const float c[4])
+{
+    const format_kind kind = formats[g.format].kind;
+    const int first = kind == BGRA8 || kind == A2R10 ? 2 : 0; /* which is in the lowest bits */
+    const int bits = kind == BGRA8 ? 8 : 10;
+    uint32_t word = 0;
+
+    if (kind == HALF) {
+        const _Float16 halves[4] = {(_Float16)c[0], (_Float16)c[1], (_Float16)c[2], (_Float16)c[3]};
+        memcpy(to, halves, sizeof halves);
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        word |= rounded(c[abs(first - i)], (1u << bits) - 1) << i * bits;
+    word |= kind == BGRA8 ? rounded(c[3], 255) << 24 : rounded(c[3], 3) << 30;
+    memcpy(to, &word, sizeof word);
+}
+
+static void read_pixel(const uint8_t *from, float c[4])
+{
+    const format_kind kind = formats[g.format].kind;
+    const int first = kind == BGRA8 || kind == A2R10 ? 2 : 0;
+    const uint32_t most = kind == BGRA8 ? 255 : 1023;
+    _Float16 halves[4];
+    uint32_t word;
+
+    memcpy(&word, from, sizeof word);
+    for (int i = 0; i < 3; i++)
+        c[abs(first - i)] = (float)(word >> i * (kind == BGRA8 ? 8 : 10) & most) / (float)most;
+    c[3] = kind == BGRA8 ? (float)(word >> 24) / 255 : (float)(word >> 30) / 3;
+    if (kind != HALF)
+        return;
+    memcpy(halves, from, sizeof halves);
+    for (int i = 0; i < 4; i++)
+        c[i] = (float)halves[i];
+}
+
+static float *pixel_at(float *picture, int x, int y)
+{
+    return picture + 4 * (y * g.width + x);
+}
+
+static void read_picture(const uint8_t *bytes, float *to)
+{
+    for (int i = 0; i < g.width * g.height; i++)
+        read_pixel(bytes + (size_t)i * formats[g.format].bytes, to + 4 * i);
+}
+
 static void draw_picture(void)
 {
-    static const uint8_t colors[2][3] = {{90, 100, 110}, {190, 170, 150}}; /* blue, green, red */
+    static const int colors[2][3] = {{110, 100, 90}, {150, 170, 190}}; /* red, green, blue */
+    const int grain = is_light() ? g.bright : 1; /* as visible in bright light as in less */
     uint32_t random = 12345;
 
     for (int y = 0; y < g.height; y++)
-        for (int x = 0; x < g.width; x++)
-            for (int c = 0; c < 4; c++) {
+        for (int x = 0; x < g.width; x++) {
+            float c[4] = {0, 0, 0, 1};
+            for (int i = 2; i >= 0; i--) {
                 random = random * 1664525 + 1013904223;
                 const int noise = g.noise ? (int)(random >> 16) % (2 * g.noise + 1) - g.noise : 0;
-                g.picture[4 * (y * g.width + x) + c] =
-                    c == 3 ? 255 : (uint8_t)(colors[x >= g.width / 2][c] + noise);
+                c[i] = (float)(g.bright * colors[x >= g.width / 2][i] + grain * noise) / 255;
             }
+            random = random * 1664525 + 1013904223;
+            if (g.nan && x == g.width / 4 && y == g.height / 4)
+                c[1] = NAN;
+            write_pixel(g.drawn_bytes + (size_t)(y * g.width + x) * formats[g.format].bytes, c);
+        }
+    read_picture(g.drawn_bytes, g.picture);
 }
 
 static int clamped(int x, int most)
@@ -86,12 +183,33 @@ static int clamped(int x, int most)
     return x < 0 ? 0 : x > most ? most : x;
 }
 
-/* Channel 0: red. */
+/* Channel 0: red. What is no number counts as black. */
+static float color_at(int x, int y, int channel)
+{
+    const float c =
+        pixel_at(g.picture, clamped(x, g.width - 1), clamped(y, g.height - 1))[channel];
+
+    return isfinite(c) ? c : 0;
+}
+
+/* As it is compared: light by what sRGB makes of it, and what is beyond 8 as 8. */
+static void make_codes(void)
+{
+    for (int y = 0; y < g.height; y++)
+        for (int x = 0; x < g.width; x++)
+            for (int i = 0; i < 3; i++) {
+                const float c = color_at(x, y, i);
+                float *code = pixel_at(g.codes, x, y) + i;
+                *code = c;
+                if (is_light())
+                    *code = c <= 0.0031308f ? 12.92f * c : 1.055f * powf(c, 1 / 2.4f) - 0.055f;
+                *code = fminf(*code, 8);
+            }
+}
+
 static float code_at(int x, int y, int channel)
 {
-    return g.picture[4 * (clamped(y, g.height - 1) * g.width + clamped(x, g.width - 1)) + 2 -
-                     channel] /
-           255.0f;
+    return pixel_at(g.codes, clamped(x, g.width - 1), clamped(y, g.height - 1))[channel];
 }
 
 static float luminance_at(int x, int y)
@@ -125,50 +243,66 @@ static float expected_at(int x, int y, int channel)
         for (int u = x - 3; u <= x + 3; u++)
             if (u >= 0 && v >= 0 && u < g.width && v < g.height) {
                 const float weight = expf(-distance_of(x, y, u, v));
-                sum += weight * code_at(u, v, channel);
+                sum += weight * color_at(u, v, channel);
                 weights += weight;
             }
-    const float before = code_at(x, y, channel),
+    const float before = color_at(x, y, channel),
                 after = before + g.amount * (sum / weights - before);
-    return 255 * (after < 0 ? 0 : after > 1 ? 1 : after);
+    return formats[g.format].kind == HALF ? after : after < 0 ? 0 : after > 1 ? 1 : after;
 }
 
-static double noise_of(const uint8_t *picture)
+static double noise_of(float *picture)
 {
     double sum = 0, squares = 0;
     int count = 0;
 
     for (int y = g.height / 2; y < g.height - 8; y++)
         for (int x = 8; x < g.width / 2 - 8; x++, count++) {
-            const double code = picture[4 * (y * g.width + x) + 1];
+            const double code = 255 * (double)pixel_at(picture, x, y)[1];
             sum += code;
             squares += code * code;
         }
-    return sqrt(squares / count - sum / count * sum / count);
+    return sqrt(fmax(0, squares / count - sum / count * sum / count));
+}
+
+static double apart(float a, float b)
+{
+    const double size = fabs((double)b);
+
+    return 255 * fabs((double)a - (double)b) / (size > 1 ? size : 1);
 }
 
 static void print_report(double ms)
 {
     double largest = 0, mean = 0, off = 0;
-    const uint8_t *middle = g.mapped + 4 * (g.height / 2 * g.width + g.width / 4);
+    int strange = 0;
+    float *after = malloc(4 * sizeof *after * (size_t)(g.width * g.height));
 
+    CHECK(!after);
+    read_picture(g.mapped, after);
     for (int y = 0; y < g.height; y++)
         for (int x = 0; x < g.width; x++)
             for (int c = 0; c < 3; c++) {
-                const uint8_t *after = g.mapped + 4 * (y * g.width + x);
-                const double d = fabs(after[2 - c] - 255.0 * (double)code_at(x, y, c));
+                const float made = pixel_at(after, x, y)[c];
+                if (!isfinite(made)) {
+                    strange++;
+                    continue;
+                }
+                const double d = apart(made, color_at(x, y, c));
                 mean += d / (3.0 * g.width * g.height);
                 largest = d > largest ? d : largest;
-                const double error =
-                    g.expect ? fabs(after[2 - c] - (double)expected_at(x, y, c)) : 0;
+                const double error = g.expect ? apart(made, expected_at(x, y, c)) : 0;
                 off = error > off ? error : off;
             }
+    const float *middle = pixel_at(after, g.width / 4, g.height / 2);
     printf("{\"largest\": %.1f, \"mean\": %.3f, \"noise_before\": %.3f, \"noise\": %.3f, \"off\": "
-           "%.3f, \"frame_ms\": %.3f, "
-           "\"middle\": [%d, %d, %d], \"alpha\": %d}\n",
-           largest, mean, noise_of(g.picture), noise_of(g.mapped), off, ms, middle[2], middle[1],
-           middle[0], middle[3]);
+           "%.3f, \"strange\": %d, \"frame_ms\": %.3f, "
+           "\"middle\": [%.3f, %.3f, %.3f], \"alpha\": %.0f}\n",
+           largest, mean, noise_of(g.picture), noise_of(after), off, strange, ms,
+           255 * (double)middle[0], 255 * (double)middle[1], 255 * (double)middle[2],
+           255 * (double)middle[3]);
     fflush(stdout);
+    free(after);
 }
 
 /* --- Vulkan --- */
@@ -232,7 +366,7 @@ static void make_device(void)
 static void make_buffer(void)
 {
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
-                                     .size = (VkDeviceSize)(4 * g.width * g.height),
+                                     .size = picture_bytes(),
                                      .usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
                                               VK_BUFFER_USAGE_TRANSFER_DST_BIT};
     VkPhysicalDeviceMemoryProperties has;
@@ -251,16 +385,30 @@ static void make_buffer(void)
     CHECK(vkAllocateMemory(g.device, &memory, NULL, &g.memory));
     CHECK(vkBindBufferMemory(g.device, g.buffer, g.memory, 0));
     CHECK(vkMapMemory(g.device, g.memory, 0, VK_WHOLE_SIZE, 0, (void **)&g.mapped));
-    memcpy(g.mapped, g.picture, (size_t)(4 * g.width * g.height));
+    memcpy(g.mapped, g.drawn_bytes, picture_bytes());
+}
+
+/* Presents in no format that the window has not. */
+static bool has_format(const window *w, VkFormat format, VkColorSpaceKHR space)
+{
+    VkSurfaceFormatKHR list[32];
+    uint32_t count = 32;
+
+    CHECK(vkGetPhysicalDeviceSurfaceFormatsKHR(g.physical, w->surface, &count, list) < 0);
+    for (uint32_t i = 0; i < count; i++)
+        if (list[i].format == format && list[i].colorSpace == space)
+            return true;
+    return false;
 }
 
 static void make_swapchain(window *w)
 {
-    static const VkFormat formats[] = {VK_FORMAT_B8G8R8A8_UNORM, VK_FORMAT_B8G8R8A8_SRGB};
+    static const VkFormat views[] = {VK_FORMAT_B8G8R8A8_UNORM, VK_FORMAT_B8G8R8A8_SRGB};
+    const VkFormat format = g.srgb ? views[1] : formats[g.format].format;
     static const VkImageFormatListCreateInfo list = {
         .sType = VK_STRUCTURE_TYPE_IMAGE_FORMAT_LIST_CREATE_INFO,
         .viewFormatCount = 2,
-        .pViewFormats = formats};
+        .pViewFormats = views};
     const VkSwapchainKHR old = w->swapchain;
     VkSurfaceCapabilitiesKHR surface;
     VkBool32 supported = VK_FALSE;
@@ -275,8 +423,8 @@ static void make_swapchain(window *w)
         .flags = g.mutable_format ? VK_SWAPCHAIN_CREATE_MUTABLE_FORMAT_BIT_KHR : 0,
         .surface = w->surface,
         .minImageCount = surface.minImageCount > 3 ? surface.minImageCount : 3,
-        .imageFormat = formats[g.srgb],
-        .imageColorSpace = VK_COLOR_SPACE_SRGB_NONLINEAR_KHR,
+        .imageFormat = format,
+        .imageColorSpace = formats[g.format].space,
         .imageExtent = w->extent,
         .imageArrayLayers = 1,
         .imageUsage =
@@ -285,6 +433,7 @@ static void make_swapchain(window *w)
         .compositeAlpha = VK_COMPOSITE_ALPHA_OPAQUE_BIT_KHR,
         .presentMode = VK_PRESENT_MODE_FIFO_KHR,
         .oldSwapchain = old};
+    CHECK(!has_format(w, format, info.imageColorSpace));
     CHECK(vkCreateSwapchainKHR(g.device, &info, NULL, &w->swapchain));
     if (old)
         vkDestroySwapchainKHR(g.device, old, NULL);
@@ -457,6 +606,8 @@ static void read_arguments(int argc, char **argv)
                    {"--windows", NULL, &g.windows, NULL},
                    {"--vulkan", NULL, &g.vulkan_minor, NULL},
                    {"--noise", NULL, &g.noise, NULL},
+                   {"--bright", NULL, &g.bright, NULL},
+                   {"--nan", &g.nan, NULL, NULL},
                    {"--srgb", &g.srgb, NULL, NULL},
                    {"--mutable", &g.mutable_format, NULL, NULL},
                    {"--features", &g.features, NULL, NULL},
@@ -483,6 +634,14 @@ static void read_arguments(int argc, char **argv)
             g.sigma = (float)atof(argv[++i]);
             g.amount = (float)atof(argv[++i]);
         }
+        if (!known && !strcmp(argv[i], "--format") && i + 1 < argc) {
+            i++;
+            for (size_t j = 0; j < sizeof formats / sizeof *formats; j++)
+                if (!strcmp(argv[i], formats[j].name)) {
+                    g.format = (int)j;
+                    known = true;
+                }
+        }
         if (!known || g.windows > WINDOWS) {
             fprintf(stderr, "layer_game: unknown: %s\n", argv[i]);
             exit(2);
@@ -495,8 +654,12 @@ int main(int argc, char **argv)
     pthread_t thread;
 
     read_arguments(argc, argv);
-    g.picture = malloc((size_t)(4 * g.width * g.height));
+    g.picture = malloc(4 * sizeof *g.picture * (size_t)(g.width * g.height));
+    g.codes = malloc(4 * sizeof *g.codes * (size_t)(g.width * g.height));
+    g.drawn_bytes = malloc(picture_bytes());
+    CHECK(!g.picture || !g.codes || !g.drawn_bytes);
     draw_picture();
+    make_codes();
     CHECK(SDL_Init(SDL_INIT_VIDEO));
     for (int i = 0; i < g.windows; i++)
         CHECK(!(g.w[i].window = SDL_CreateWindow("game", 50 + 200 * i, 50, g.width, g.height,
@@ -529,5 +692,7 @@ int main(int argc, char **argv)
     vkDestroyInstance(g.instance, NULL);
     SDL_Quit();
     free(g.picture);
+    free(g.codes);
+    free(g.drawn_bytes);
     return 0;
 }
