@@ -301,6 +301,26 @@ class Networks(Base):
         R.save(HERE / "no_denoiser.safetensors", {"w": ("F32", np.zeros((1, 8), np.float32))}, {"tandem.graph": json.dumps(GRAPH)})
         self.refuses(tandem.ArgumentError, "is no denoiser", tandem.Denoiser, self.session, HERE / "no_denoiser.safetensors")
 
+    def test_a_denoiser_with_frames_before(self):
+        """The weights of the demo: a picture that stands still becomes better from frame to frame, until that is forgotten."""
+        denoise = tandem.Denoiser(self.session, ROOT / "demo/assets/denoise.safetensors")
+        noise, shape = np.random.default_rng(5), (48, 64, 3)
+        picture = np.full(shape, 0.3, np.float32)
+        picture[:, 32:] = 0.8
+        normal = np.zeros(shape, np.float32)
+        normal[..., 2], depth = 1, np.ones((48, 64, 1), np.float32)
+        frames = [picture * noise.exponential(1, shape[:2] + (1,)).astype(np.float32) for _ in range(6)]
+        out = [denoise(frame, normal=normal, depth=depth) for frame in frames]
+        errors = [float(np.abs(o - picture).mean()) for o in out]
+        self.assertLess(errors[-1], 0.8 * errors[0], errors)
+        self.assertLess(errors[0], 0.5 * np.abs(frames[0] - picture).mean())
+        denoise.reset()
+        self.assertEqual(denoise(frames[0], normal=normal, depth=depth).tobytes(), out[0].tobytes())
+        invalid = denoise(frames[1], normal=normal, depth=depth, valid=np.zeros((48, 64, 1)))
+        self.assertFalse(np.array_equal(invalid, out[1]))
+        self.assertEqual(denoise(frames[1][:32], normal=normal[:32], depth=depth[:32]).shape, (32, 64, 3))
+        self.refuses(tandem.ArgumentError, "motion is of shape (48, 64, 3), not (48, 64, 2)", denoise, frames[0], motion=normal)
+
 
 class Npcs(Base):
     def setUp(self):

@@ -175,7 +175,10 @@ class Denoiser:
     """Takes the noise out of a path tracer's frames by a network, as `tandem denoise` does, whose help says what pictures are:
     arrays [height, width, channels] of floats. What it remembers goes on from frame to frame, until reset()."""
 
-    INPUTS = {"color": (3, 0), "albedo": (3, 1), "normal": (3, 0), "depth": (1, 0)}  # channels, and what one left out is
+    # Channels, and what one left out is. What is of the frame before is kept here, or is that of no frame.
+    INPUTS = {"color": (3, 0), "albedo": (3, 1), "normal": (3, 0), "depth": (1, 0), "motion": (2, 0), "valid": (1, 1),
+              "normal_before": (3, 0), "depth_before": (1, 0), "history_before": (4, 0)}
+    OUTPUTS = {"out": 3, "history": 4}
 
     def __init__(self, session, path, **fields):
         self.model, self._fields = Model(session, path), fields
@@ -183,29 +186,36 @@ class Denoiser:
             raise ArgumentError(f"{path} is no denoiser: its numbers are {sorted(self.model.numbers)}, not height and width")
         self.bindings = self.model.bindings(height=1, width=1)
         for b in self.bindings:
-            known = b.name == "out" if b.role == "output" else b.name in self.INPUTS
-            if not known or b.dtype != _api.Dtype.F32 or b.shape != (1, 1, 3 if b.role == "output" else self.INPUTS[b.name][0]):
+            channels = self.OUTPUTS.get(b.name) if b.role == "output" else self.INPUTS.get(b.name, (None,))[0]
+            if b.dtype != _api.Dtype.F32 or b.shape != (1, 1, channels):
                 raise ArgumentError(f"{path} is no denoiser: it has an {b.role} '{b.name}' of {b.dtype.name} {b.shape}")
         self.reset()
 
     def reset(self):
         """As if there had been no frame."""
-        self.instance = self.model.instance(**self._fields)
+        self.instance, self._before = self.model.instance(**self._fields), {}
 
-    def __call__(self, color, albedo=None, normal=None, depth=None):
+    def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None):
+        """motion: across and down, in pixels, to where what is seen was in the frame before; valid: 0 where it was not seen."""
         import numpy as np
 
-        given = {"color": color, "albedo": albedo, "normal": normal, "depth": depth}
         height, width = np.shape(color)[:2] if np.ndim(color) == 3 else (0, 0)
+        if self._before and self._before["history_before"].shape[:2] != (height, width):
+            self._before = {}  # of another size
+        given = {"color": color, "albedo": albedo, "normal": normal, "depth": depth, "motion": motion, "valid": valid, **self._before}
         inputs = {}
         for b in (b for b in self.bindings if b.role == "input"):
             channels, absent = self.INPUTS[b.name]
             shape = (height, width, channels)
-            if given[b.name] is None:
+            if given.get(b.name) is None:
                 inputs[b.name] = np.full(shape, absent, np.float32)
             elif 0 in shape or np.shape(given[b.name]) != shape:
                 raise ArgumentError(f"{b.name} is of shape {np.shape(given[b.name])}, not " + (
                     f"{shape}" if height else "(height, width, 3)"))
             else:
                 inputs[b.name] = np.ascontiguousarray(given[b.name], np.float32)
-        return self.instance.run(inputs, height=height, width=width)["out"]
+        made = self.instance.run(inputs, height=height, width=width)
+        if "history" in made:
+            self._before = {"history_before": made["history"], **{f"{name}_before": np.array(inputs[name])
+                                                                   for name in ("normal", "depth") if name in inputs}}
+        return made["out"]
