@@ -40,7 +40,7 @@ runs_all() {
     for name in $(sed -n 's/.*<testcase name="\([^"]*\)".*status="notrun".*/\1/p' "$1"); do
         case $name in
         test_cuda | test_daemon_gpu | test_linear_gpu | test_llama_gpu | test_minilm_gpu) [ -e /dev/nvidia0 ] || continue ;;
-        test_deploy | test_manifest | test_minilm | test_smollm2 | test_smollm2_logits) python3 -B "$root/tests/kernels/minilm/minilm.py" reachable || [ $? != 77 ] || continue ;; # they fetch things
+        test_deploy | test_manifest | test_minilm | test_pygfx | test_smollm2 | test_smollm2_logits) python3 -B "$root/tests/kernels/minilm/minilm.py" reachable || [ $? != 77 ] || continue ;; # they fetch things
         test_sass) command -v cuobjdump >/dev/null 2>&1 || continue ;;
         esac
         td_say "$name was skipped, which --strict forbids"

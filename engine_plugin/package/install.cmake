@@ -48,6 +48,8 @@ function(td_install_documents destination)
     endforeach()
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine_plugin/examples ${PROJECT_SOURCE_DIR}/engine_plugin/deploy
         DESTINATION ${destination}/engine_plugin ${ARGN} PATTERN "__pycache__" EXCLUDE)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine_plugin/python/examples DESTINATION ${destination}/engine_plugin/python ${ARGN}
+        PATTERN "__pycache__" EXCLUDE)
 endfunction()
 td_install_documents(${CMAKE_INSTALL_DOCDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

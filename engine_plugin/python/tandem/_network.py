@@ -189,11 +189,14 @@ class Denoiser:
             channels = self.OUTPUTS.get(b.name) if b.role == "output" else self.INPUTS.get(b.name, (None,))[0]
             if b.dtype != _api.Dtype.F32 or b.shape != (1, 1, channels):
                 raise ArgumentError(f"{path} is no denoiser: it has an {b.role} '{b.name}' of {b.dtype.name} {b.shape}")
+        self.instance = None
         self.reset()
 
     def reset(self):
         """As if there had been no frame."""
-        self.instance, self._before = self.model.instance(**self._fields), {}
+        self._before = {}
+        if self.model.state_bytes or not self.instance:  # another only where something is in it
+            self.instance = self.model.instance(**self._fields)
 
     def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None):
         """motion: across and down, in pixels, to where what is seen was in the frame before; valid: 0 where it was not seen."""
