@@ -399,7 +399,8 @@ static void place_of(const demo_tavern *t, int who, float eye[3], float target[3
     const demo_figure *f = &t->cast.figures[who];
     const float fx = target[0] - eye[0], fz = target[2] - eye[2],
                 norm = sqrtf(fx * fx + fz * fz) + 1e-3f;
-    const float side = who % 2 ? 0.95f : -0.95f, ahead = 2.1f + 0.3f * (float)(who / 2);
+    const int row = who / 2;
+    const float side = who % 2 ? 0.95f : -0.95f, ahead = 2.1f + 0.3f * (float)row;
     *x = eye[0] + (ahead * fx - side * fz) / norm;
     *z = fmaxf(eye[2] + (ahead * fz + side * fx) / norm, COUNTER_FRONT_Z);
     if (f->z < COUNTER_FRONT_Z - 0.1f && f->x < COUNTER_END_X - 0.1f && f->x > -2.4f) {

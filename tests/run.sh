@@ -29,6 +29,7 @@ td_packages="$td_packages python3-pip" # which fetches a model
 td_packages="$td_packages abigail-tools" # what compares the library with the first headers
 td_packages="$td_packages lintian dpkg-dev" # what makes and judges packages
 td_packages="$td_packages vulkan-tools" # vkcube, which presents under the layer
+td_packages="$td_packages cppcheck clang-tidy" # which tests/lint.sh is tested with
 td_packages="$td_packages mkdocs" # which makes pages of the documents
 td_install
 td_build default build

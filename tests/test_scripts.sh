@@ -15,7 +15,7 @@ fail() {
     exit 1
 }
 
-for script in demo/run.sh demo/setup.sh tests/run.sh tests/gpu.sh $(cd "$root" && ls tests/test_*.sh tests/*/test_*.sh); do
+for script in demo/run.sh demo/setup.sh tests/run.sh tests/gpu.sh tests/lint.sh tests/coverage.sh $(cd "$root" && ls tests/test_*.sh tests/*/test_*.sh); do
     sh -n "$root/$script" || fail "$script does not parse"
 done
 bash -n "$root/.ci/run" || fail ".ci/run does not parse"
@@ -27,7 +27,7 @@ for tool in cat dirname; do
     ln -s "$(command -v $tool)" "$work/bare/$tool"
 done
 sh=$(command -v sh)
-for script in demo/run.sh tests/run.sh tests/gpu.sh; do
+for script in demo/run.sh tests/run.sh tests/gpu.sh tests/lint.sh tests/coverage.sh; do
     PATH=$work/bare "$sh" "$root/$script" --help >"$work/out" 2>&1 || fail "$script --help failed"
     grep -q '^usage: sh ' "$work/out" || fail "$script --help does not say how to use it"
 done

@@ -42,6 +42,7 @@ tandem_status td_history_add(td_history *h, td_chat_role role, const char *text,
         memcpy(copy, text, bytes);
     copy[bytes] = 0;
     h->turns[h->count++] = (td_chat_turn){role, copy, bytes};
+    /* cppcheck-suppress memleak ; it is the turn's now */
     return TANDEM_OK;
 }
 

@@ -107,8 +107,9 @@ bool tool_denoiser_finds_cut(const tool_denoiser *d)
     size_t same = 0;
 
     for (size_t i = 0, count = (size_t)color->width * color->height; i < count; i++) {
-        const float x = (float)(i % color->width) + 0.5f + (motion->pixels ? motion->pixels[2 * i] : 0);
-        const float y = (float)(i / color->width) + 0.5f + (motion->pixels ? motion->pixels[2 * i + 1] : 0);
+        const size_t column = i % color->width, row = i / color->width;
+        const float x = (float)column + 0.5f + (motion->pixels ? motion->pixels[2 * i] : 0);
+        const float y = (float)row + 0.5f + (motion->pixels ? motion->pixels[2 * i + 1] : 0);
         if (x >= 0 && y >= 0 && x < width && y < height && (!valid->pixels || valid->pixels[i] > 0))
             same += is_same(d, i, (size_t)y * color->width + (size_t)x);
     }
