@@ -23,6 +23,7 @@ enum {
     BLOCK_VALUES = 1 << 22,
     L2_ATTRIBUTE = 38,
     LIMIT_S = 20,
+    LEAST_ENERGY_US = 100000, /* of a turn: NVML's counter goes on some ten times a second */
     INLINE_SHARED_BYTES = 47 * 1024 /* of a block in a command buffer */
 };
 #define POISON 0xffffffffu /* two NaNs of fp16 */
@@ -378,17 +379,24 @@ static void run_for(times *t, const times_shape *s, times_row *it, uint32_t sets
 {
     const uint32_t turns = it->kind == TIMES_PEER ? 1 : sets / it->copies;
     const double turn_us = (s->small || s->kernels_only ? 0.1 : 1) * t->run_us;
-    double spent = 0, us = 0;
+    double spent = 0, us = 0, calls = 0;
+    uint64_t begin_mj = 0, end_mj = 0;
     if (!poison(t, s, sets, it->why, sizeof it->why))
         return;
+    const bool counts = turn_us >= LEAST_ENERGY_US && bench_nvml_energy(t->nvml, &begin_mj);
     do {
         if (!run_row(t, s, it, it->runs++ % turns * it->copies, &us))
             return;
         spent += us;
+        calls += it->copies;
         if (!t->tunes || spent > turn_us / 2)
             bench_add(&it->us[TIMES_SUSTAINED], us / it->copies);
     } while (spent < turn_us);
     it->power[TIMES_SUSTAINED] = bench_nvml_read(t->nvml);
+    if (counts && bench_nvml_energy(t->nvml, &end_mj) && end_mj >= begin_mj) {
+        it->joules += 1e-3 * (double)(end_mj - begin_mj);
+        it->energy_calls += calls;
+    }
 }
 
 /* One times_kind's turn: a single call (where a shape is small, a single submit). */
@@ -439,6 +447,11 @@ void times_measure(times *t, const times_shape *s, times_row *rows, uint32_t cou
             free_series(&rows[i]);
 end:
     free(r.o);
+}
+
+double times_joules(const times_row *it)
+{
+    return it && it->energy_calls > 0 && it->joules > 0 ? it->joules / it->energy_calls : NAN;
 }
 
 double times_median(const times_row *it, times_protocol p)

@@ -43,6 +43,7 @@ typedef struct times_row {
     uint32_t runs;         /* of the plan, so far */
     uint64_t scratch, scratch_bytes; /* of set 0; from one set to the next */
     bench_power power[TIMES_PROTOCOLS]; /* at the end of its last run */
+    double joules, energy_calls;        /* of SUSTAINED's turns that NVML's counter was read around, and the calls in them */
 } times_row;
 
 /* Zeroed but for what is asked for is closed. */
@@ -81,6 +82,7 @@ uint64_t times_tensor(const times *t, const times_shape *s, uint32_t set, uint32
 void times_measure(times *t, const times_shape *s, times_row *rows, uint32_t count, uint32_t sets, char *why,
                    size_t why_bytes);
 tandem_attention times_op(const times_shape *s, uint32_t precision);
+double times_joules(const times_row *it); /* of a call, SUSTAINED; NAN: not known */
 double times_median(const times_row *it, times_protocol p); /* NAN: not measured, or NULL */
 /* Drops what rows have measured, and their plans. */
 void times_free_rows(times_row *rows, uint32_t count);

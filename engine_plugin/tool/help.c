@@ -190,6 +190,8 @@ const char *const tool_bench_attention_help =
     "clock, cuDNN's are calls in a CUDA graph between two events. Medians by two protocols, printed with\n"
     "their clocks, as their ratios differ. sustained: a contender has the GPU for --run-ms at a time, so\n"
     "its clock is what its own power allows. one call at a time: all take turns at one clock, 11 times.\n"
+    "Sustained turns of at least 100 ms also say what a call costs in joules, by NVML's counter of what\n"
+    "the whole card uses, idle parts and memory among it; where there is none, joules are null.\n"
     "Small shapes: up to 20 calls one after the other. Whatever fits into the L2 is rotated through\n"
     "tensors that do not. TFLOPS = 4 batch heads n n d / time, half if causal.\n"
     "Outputs are filled with NaN before each run and checked after the last: no NaN left, some rows\n"
@@ -210,8 +212,11 @@ const char *const tool_bench_attention_help =
     "  --run-ms N       how long a contender has the GPU at a time, small shapes a tenth; 0: one call;\n"
     "                   to 60000; default 250\n"
     "  --no-cudnn       without cuDNN\n"
+    "  --against F      says which medians of ours got slower than in F, an earlier run's --json on such\n"
+    "                   a device; by its own shapes and contenders, those that F lacks are counted\n"
+    "  --slower P       with --against: by more than so many percent, 0 to 1000; default 2\n"
     "  --quick          fewer shapes, 3 rounds of 20 ms\n"
-    "  --strict         exit status 1 if a target was missed\n";
+    "  --strict         exit status 1 if a target was missed, or with --against a median got slower\n";
 
 const char *const tool_bench_linear_help =
     "usage: tandem bench linear [options]\n"

@@ -12,6 +12,7 @@ struct bench_nvml {
     void *library, *device;
     int (*clock)(void *device, int kind, unsigned *mhz);
     int (*power)(void *device, unsigned *milliwatts);
+    int (*energy)(void *device, unsigned long long *millijoules);
     int (*shutdown)(void);
     char driver[96];
 };
@@ -34,6 +35,7 @@ bench_nvml *bench_nvml_open(const uint8_t *uuid)
     int (*driver)(char *, unsigned) = (int (*)(char *, unsigned))dlsym(n->library, "nvmlSystemGetDriverVersion");
     n->clock = (int (*)(void *, int, unsigned *))dlsym(n->library, "nvmlDeviceGetClockInfo");
     n->power = (int (*)(void *, unsigned *))dlsym(n->library, "nvmlDeviceGetPowerUsage");
+    n->energy = (int (*)(void *, unsigned long long *))dlsym(n->library, "nvmlDeviceGetTotalEnergyConsumption");
     char *at = text + sprintf(text, "GPU-");
     for (int i = 0; i < 16; i++)
         at += sprintf(at, "%02x%s", uuid[i], i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
@@ -68,6 +70,15 @@ bench_power bench_nvml_read(bench_nvml *n)
     if (n->power)
         n->power(n->device, &p.milliwatts);
     return p;
+}
+
+bool bench_nvml_energy(bench_nvml *n, uint64_t *millijoules)
+{
+    unsigned long long now = 0;
+    if (!n || !n->device || !n->energy || n->energy(n->device, &now) != 0)
+        return false;
+    *millijoules = now;
+    return true;
 }
 
 const char *bench_nvml_driver(const bench_nvml *n)

@@ -11,6 +11,7 @@
 #include "engine_plugin/tool/attention_times.h"
 #include "interop/cu/driver.h"
 #include "tandem/tandem.h"
+#include "tests/bench/against.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/cudnn.h"
 
@@ -24,6 +25,8 @@ typedef struct bench {
     bench_cudnn *cudnn;
     char no_cudnn[256];
     bench_targets targets;
+    json_t *before; /* --against */
+    double slower_percent;
 } bench;
 
 static const char *const kind_names[] = {"kernel", "inline", "end to end", "cudnn"};
@@ -152,6 +155,8 @@ static void print_protocol(const times_shape *s, const times_row *rows, uint32_t
             printf("%.*f TF", tflops(s, us) < 10 ? 3 : 0, tflops(s, us));
         if (it->us[p].count && it->kind != TIMES_PEER && isfinite(cudnn_us))
             printf(" (%.2fx)", cudnn_us / us);
+        if (p == TIMES_SUSTAINED && isfinite(times_joules(it)))
+            printf(" %.3g J", times_joules(it));
         if (it->us[p].count && it->precision == TANDEM_PRECISION_AUTO && end_to_end)
             printf(" = %s, %.2f of the best's time", tool_precisions[it->used], auto_to_best(rows, count, p));
     }
@@ -191,6 +196,7 @@ static json_t *row_json(const times_shape *s, const times_row *it, const times_r
     json_object_update(out, sustained);
     json_decref(sustained);
     json_object_set_new(out, "one_call", protocol_json(s, it, cudnn, TIMES_ONE_CALL));
+    json_object_set_new(out, "joules", bench_number(times_joules(it)));
     json_object_set_new(out, "calls", json_integer(it->copies));
     json_object_set_new(out, "relative_l1", it->us[TIMES_SUSTAINED].count ? bench_number(it->error) : json_null());
     json_object_set_new(out, "not_measured", it->why[0] ? json_string(it->why) : json_null());
@@ -262,7 +268,7 @@ static bool all_taken(const times_shape *shapes, uint32_t count, const char *ns,
 
 /* The shapes that have been measured. missed: of the targets, once all are known; NULL while some shapes are left, as who ends
  * the bench early keeps those that it has. */
-static int save(const bench *b, json_t *list, const uint32_t *missed)
+static json_t *make_report(const bench *b, json_t *list, const uint32_t *missed)
 {
     const times *t = &b->times;
     char driver[128];
@@ -280,7 +286,7 @@ static int save(const bench *b, json_t *list, const uint32_t *missed)
         json_object_set_new(report, "targets", bench_targets_json(&b->targets));
         json_object_set_new(report, "missed", json_integer(*missed));
     }
-    return bench_save(report, b->json);
+    return report;
 }
 
 static bool run_cudnn(void *cudnn, double *us, char *why, size_t why_bytes)
@@ -331,7 +337,7 @@ static int run_all(bench *b, const times_shape *shapes, uint32_t count, const ch
             print_shape(&shapes[i], rows, row_count);
             expect(b, &shapes[i], rows, row_count);
             json_array_append_new(list, shape_json(&shapes[i], rows, row_count, sets));
-            if (b->json && save(b, list, NULL) != TOOL_OK)
+            if (b->json && bench_save(make_report(b, list, NULL), b->json) != TOOL_OK)
                 failed++;
         }
         for (uint32_t r = 0; r < row_count; r++) {
@@ -341,11 +347,20 @@ static int run_all(bench *b, const times_shape *shapes, uint32_t count, const ch
         times_free_rows(rows, row_count);
     }
     const uint32_t missed = bench_print_targets(&b->targets);
-    const int saved = save(b, list, &missed);
+    json_t *report = make_report(b, list, &missed);
+    bench_against against = {0};
+    const bool compared = !b->before || bench_against_compare(report, b->before, b->slower_percent, &against, why, sizeof why);
+    const int saved = bench_save(report, b->json);
     json_decref(list);
     if (failed)
         return tool_fail("bench attention", "%u measurements failed", (unsigned)failed);
-    return saved ? saved : bench_status("bench attention", measured, missed, b->strict);
+    if (!compared)
+        return tool_fail("bench attention", "--against: %s", why);
+    const int status = saved ? saved : bench_status("bench attention", measured, missed, b->strict);
+    if (status != TOOL_OK || !b->strict || !against.slower)
+        return status;
+    return tool_fail("bench attention", "--strict: %u median%s slower than before", (unsigned)against.slower,
+                     against.slower == 1 ? " is" : "s are");
 }
 
 int bench_attention(int argc, char **argv)
@@ -356,7 +371,7 @@ int bench_attention(int argc, char **argv)
                       *const lengths[] = {"256", "512", "1024", "2048", "4096", "8192", "16384", "32768", NULL},
                       *const widths[] = {"64", "80", "96", "128", NULL};
     const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16,auto";
-    const char *rounds = NULL, *run_ms = NULL, *tuning = NULL;
+    const char *rounds = NULL, *run_ms = NULL, *tuning = NULL, *against = NULL, *slower = NULL;
     bool no_cudnn = false;
     bench b = {0};
     const tool_option options[] = {{"--json", &b.json, NULL},        {"--backend", &backend, NULL},
@@ -365,6 +380,7 @@ int bench_attention(int argc, char **argv)
                                    {"--precision", &precisions, NULL}, {"--rounds", &rounds, NULL},
                                    {"--run-ms", &run_ms, NULL},      {"--no-cudnn", NULL, &no_cudnn},
                                    {"--tuning", &tuning, NULL},      {"--strict", NULL, &b.strict},
+                                   {"--against", &against, NULL},    {"--slower", &slower, NULL},
                                    {"--quick", NULL, &b.quick}};
     const int parsed = tool_parse("bench attention", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
@@ -394,6 +410,12 @@ int bench_attention(int argc, char **argv)
         return tool_usage("bench attention", "--rounds \"%s\": must be a number from 1 to 1000", rounds);
     if (run_ms && !tool_number(run_ms, 0, 60000, &run))
         return tool_usage("bench attention", "--run-ms \"%s\": must be a number from 0 to 60000", run_ms);
+    uint64_t percent = 2;
+    if (slower && !against)
+        return tool_usage("bench attention", "--slower says what --against calls slower, and there is none");
+    if (slower && !tool_number(slower, 0, 1000, &percent))
+        return tool_usage("bench attention", "--slower \"%s\": must be a number of percent from 0 to 1000", slower);
+    b.slower_percent = (double)percent;
     b.times = (times){.cpu = cpu, .rounds = (uint32_t)number, .run_us = 1e3 * (double)run};
     times_shape shapes[MOST_SHAPES];
     const uint32_t count =
@@ -404,9 +426,14 @@ int bench_attention(int argc, char **argv)
     if (b.json && !tool_can_write("--json", b.json, why, sizeof why))
         return tool_fail("bench attention", "%s", why);
 
-    static td_tuning_table table;
-    if (tuning && !tool_tuning(tuning, &table, why, sizeof why))
+    if (against && !(b.before = bench_against_read(against, why, sizeof why)))
         return tool_fail("bench attention", "%s", why);
+
+    static td_tuning_table table;
+    if (tuning && !tool_tuning(tuning, &table, why, sizeof why)) {
+        json_decref(b.before);
+        return tool_fail("bench attention", "%s", why);
+    }
 
     times *t = &b.times;
     int result;
@@ -432,5 +459,6 @@ int bench_attention(int argc, char **argv)
     }
     bench_cudnn_close(b.cudnn);
     times_close(t);
+    json_decref(b.before);
     return result;
 }

@@ -96,6 +96,55 @@ class Bench(unittest.TestCase):
                 self.assertEqual(self.spread(row["one_call"]["us"]), 11)
                 self.assertTrue(0 < row["relative_l1"] < worst[precision], row)
                 self.assertAlmostEqual(row["tflops"], 4 * shape["heads"] * 256 * 256 * 64 / row["us"]["median"] * 1e-6)
+                self.assertIsNone(row["joules"])  # NVML's, of a GPU
+
+    def test_against(self):
+        """What got slower than in an earlier run; how much slower a machine is today than it was is no affair of this test, so the
+        earlier run is rewritten."""
+        args = ("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1", "--run-ms", "0", "--precision", "8b,f16",
+                "--only", "small")
+        report, _ = self.run_bench(*args)
+        path, strict, fast = FOLDER / "before.json", (*args, "--against", FOLDER / "before.json", "--strict"), 1e-6
+
+        def against(scale, *more, change=None):
+            before = json.loads(json.dumps(report))
+            for shape in before["shapes"]:
+                for row in shape["rows"]:
+                    for us in (row["us"], row["one_call"]["us"]):
+                        us["median"] *= scale
+            if change:
+                change(before)
+            path.write_text(json.dumps(before))
+            return tool("bench", *strict, *more)
+
+        run = against(1e6)
+        self.assertEqual((run.returncode, run.stderr), (0, ""), run.stdout)
+        self.assertIn("against that: 16 medians, 0 more than 2 % slower, 16 faster by as much; 0 not in it\n", run.stdout)
+        run = against(fast)
+        self.assertEqual(run.returncode, 1)
+        self.assertEqual(run.stdout.count("  SLOWER b1 h"), 16, run.stdout)
+        for words in ("n256   8b kernel, sustained: ", "f16 end to end, one call at a time: "):
+            self.assertIn(words, run.stdout)
+        self.assertIn("--strict: 16 medians are slower than before", run.stderr)
+        self.assertEqual(tool("bench", *strict[:-1]).returncode, 0)  # without --strict it is only said
+
+        def without(before):
+            del before["shapes"][0]["rows"][0]
+            before["shapes"][1]["rows"][1]["us"] = None
+        run = against(fast, change=without)
+        self.assertIn("against that: 13 medians, 13 more than 2 % slower, 0 faster by as much; 3 not in it\n", run.stdout)
+        slack = against(0.01, "--slower", "1000")
+        self.assertIn("16 more than 1000 % slower", slack.stdout)
+        run = against(1, change=lambda before: before.update(device="another"))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('that was measured on "another", this on "CPU"', run.stderr)
+        for text, word in (("{", "end of file"), ('{"bench": "linear", "shapes": []}', "not what"), ('{"bench": "attention"}', "not what"),
+                           ("[1]", "not what")):
+            path.write_text(text)
+            run = tool("bench", *strict)
+            self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (1, "", 1), run.stderr)
+            self.assertIn(f'--against "{path}": ', run.stderr)
+            self.assertIn(word, run.stderr)
 
     def test_effect(self):
         model = SOURCE / "demo" / "assets" / "denoise.safetensors"
@@ -210,6 +259,8 @@ class Bench(unittest.TestCase):
             (["attention", "--only", "medium"], ["--only", "medium"]),
             (["attention", "--run-ms", "-1"], ["--run-ms", "-1"]),
             (["attention", "--n", "17"], ["--n"]),
+            (["attention", "--slower", "3"], ["--slower", "--against"]),
+            (["attention", "--against", "a", "--slower", "x"], ["--slower", "x"]),
             (["linear", "--rounds", "1"], ["--rounds", "1"]),
             (["linear", "--run-ms", "0"], ["--run-ms", "0"]),
             (["npc"], ["npc", "--model"]),

@@ -1,5 +1,5 @@
-/* The benches' routes beside a session that is full for a moment, as one through a daemon is whose word comes late; and which
- * processors the bench of a small job takes.
+/* The benches' routes beside a session that is full for a moment, as one through a daemon is whose word comes late; which
+ * processors the bench of a small job takes; and what NVML is asked for joules.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "engine_plugin/tool/attention_times.h"
 #include "engine_plugin/tool/routes.h"
 #include "tests/bench/small.h"
 
@@ -162,12 +163,92 @@ static void cores_are_cores(void **state)
     }
 }
 
+/* NVML as this process has it: a GPU that has used so much. */
+static int nvml_library;
+static bool has_nvml, has_energy;
+static unsigned long long used_mj;
+static char asked_for[64];
+
+static int nvml_done(void)
+{
+    return 0;
+}
+
+static int nvml_find(const char *uuid, void **device)
+{
+    snprintf(asked_for, sizeof asked_for, "%s", uuid);
+    *device = &nvml_library;
+    return 0;
+}
+
+static int nvml_energy(void *device, unsigned long long *millijoules)
+{
+    assert_ptr_equal(device, &nvml_library);
+    *millijoules = used_mj;
+    return 0;
+}
+
+void *__real_dlopen(const char *name, int flags);
+void *__wrap_dlopen(const char *name, int flags);
+void *__real_dlsym(void *library, const char *name);
+void *__wrap_dlsym(void *library, const char *name);
+
+void *__wrap_dlopen(const char *name, int flags)
+{
+    if (name && !strcmp(name, "libnvidia-ml.so.1"))
+        return has_nvml ? &nvml_library : NULL;
+    return __real_dlopen(name, flags);
+}
+
+void *__wrap_dlsym(void *library, const char *name)
+{
+    if (library != &nvml_library)
+        return __real_dlsym(library, name);
+    return !strcmp(name, "nvmlInit_v2") || !strcmp(name, "nvmlShutdown")         ? (void *)nvml_done
+           : !strcmp(name, "nvmlDeviceGetHandleByUUID")                          ? (void *)nvml_find
+           : has_energy && !strcmp(name, "nvmlDeviceGetTotalEnergyConsumption")  ? (void *)nvml_energy
+                                                                                 : NULL;
+}
+
+static void joules_are_the_cards(void **state)
+{
+    const uint8_t uuid[16] = {0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe};
+    times_row row = {0};
+    uint64_t mj = 7;
+
+    (void)state;
+    has_nvml = has_energy = true;
+    used_mj = 5000000000ull; /* beyond 32 bits */
+    bench_nvml *nvml = bench_nvml_open(uuid);
+    assert_non_null(nvml);
+    assert_string_equal(asked_for, "GPU-01234567-89ab-cdef-1032-547698badcfe");
+    assert_true(bench_nvml_energy(nvml, &mj));
+    assert_int_equal(mj, 5000000000ull);
+    bench_nvml_close(nvml);
+    has_energy = false; /* a driver that does not count, */
+    nvml = bench_nvml_open(uuid);
+    mj = 7;
+    assert_false(bench_nvml_energy(nvml, &mj));
+    assert_int_equal(mj, 7);
+    bench_nvml_close(nvml);
+    has_nvml = false; /* and none at all */
+    assert_null(bench_nvml_open(uuid));
+    assert_false(bench_nvml_energy(NULL, &mj));
+
+    assert_true(times_joules(NULL) != times_joules(NULL)); /* NAN */
+    assert_true(times_joules(&row) != times_joules(&row));
+    row.joules = 30;
+    row.energy_calls = 120;
+    assert_true(times_joules(&row) == 0.25);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(full_for_a_moment, open_route, close_route),
         cmocka_unit_test_setup_teardown(full_for_good, open_route, close_route),
         cmocka_unit_test(cores_are_cores),
+        cmocka_unit_test(joules_are_the_cards),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
