@@ -22,6 +22,7 @@ FILES = {
     "linear": "h100-linear.json",
     "minilm": "h100-minilm.json",
     "cache": "cpu-cache.json",
+    "skips": "cpu-skip-tiles.json",
     "minilm_cpu": "cpu-minilm.json",
     "npc": "cpu-npc.json",
     "npc_half": "h200-npc-0.5b.json",
@@ -172,6 +173,22 @@ def auto_by_own_time(report):
         whole = {r.precision: r.us.median for r in s.rows if r.what == "end to end" and r.us}
         out += [whole.pop("auto") / min(whole.values())] if "auto" in whole else []
     return sorted(out, reverse=True)
+
+
+SKIPPED_INPUTS = [("SmolLM2, 1024 tokens, causal", "SmolLM2", 1024), ("SmolLM2, 4096 tokens, causal", "SmolLM2", 4096),
+                  ("the demo's filter, 784 keys", "filter", 784), ("N(0,1), d64, 16384 keys, causal", "N(0,1) d64", 16384),
+                  ("N(0,1), d128, 16384 keys, causal", "N(0,1) d128", 16384), ("N(0,1), d128, 4096 keys", "N(0,1) d128", 4096)]
+
+
+def skipped(report, name, keys, tile, eps):
+    """Percent of the tiles of keys of one input that could be skipped, of `skip_tiles.py`."""
+    return 100 * named(named(report.inputs, name=name, keys=keys).rows, tile=tile, eps=eps).share
+
+
+def skipped_row(label, name, keys):
+    at = f"skipped(skips, '{name}', {keys}, "
+    cells = [" ".join(f"{{{at}'{tile}', {eps}):.2f}}" for eps in ("1e-2", "1e-3", "1e-4")) for tile in ("16x64", "64x64", "64x128", "128x128")]
+    return f"| {label} | " + " | ".join(cells) + " |"
 
 
 def attention_row(label, figure, shapes=SHAPES):
@@ -337,6 +354,9 @@ def fa3_beside_f16(peers):
 
 
 NOTES = [
+    *(skipped_row(*it) for it in SKIPPED_INPUTS),
+    "at most {100 * max(i.most_of_a_head for i in skips.inputs):.0f} % of a single head's at 64 x 64",
+    "{max(r.error_of_bound for i in skips.inputs for r in i.rows):.4f} of the bound",
     attention_row("attn_8b_wgmma, TFLOPS", "row(whole, AT, 'kernel', '8b').tflops:.0f", WIDE),
     attention_row("MHz", "row(whole, AT, 'kernel', '8b').sm_mhz", WIDE),
     attention_row("times cuDNN fp16", "row(whole, AT, 'kernel', '8b').times_cudnn:.2f", WIDE),
