@@ -26,7 +26,7 @@ const char *const tool_sample_qkv_help =
     "  --batch N        1 to 1024; default 1\n"
     "  --heads N        1 to 1024; default 8\n"
     "  --n N            rows of q, k and v, 1 to 1048576; default 1024\n"
-    "  --d 32|64|80|96|128|256\n"
+    "  --d 32|40|48|64|72|80|96|112|128|160|192|256\n"
     "                   head dim; default 64\n"
     "  --dtype F16|BF16|F32\n"
     "                   default F16; the values are the same, rounded to fp16 before\n"
@@ -55,7 +55,8 @@ static int read_arguments(int argc, char **argv, sample *s)
     static const tool_family *const families[] = {&tool_family_normal, &tool_family_outlier,
                                                   &tool_family_video};
     static const char *const dtypes[] = {"F16", "BF16", "F32", NULL};
-    static const char *const dims[] = {"32", "64", "80", "96", "128", "256", NULL};
+    static const char *const dims[] = {"32",  "40",  "48",  "64",  "72",  "80", "96",
+                                       "112", "128", "160", "192", "256", NULL};
     const char *batch = NULL, *heads = NULL, *n = NULL, *d = "64", *seed = NULL;
     const tool_option options[] = {
         {"--out", &s->out, NULL},     {"--kind", &s->kind, NULL}, {"--batch", &batch, NULL},
@@ -78,7 +79,7 @@ static int read_arguments(int argc, char **argv, sample *s)
         return tool_usage("sample-qkv", "--dtype \"%s\" is none of F16, BF16, F32", s->dtype);
     s->dtype = dtype;
     if (tool_word(d, dims) < 0)
-        return tool_usage("sample-qkv", "--d \"%s\" is none of 32, 64, 80, 96, 128, 256", d);
+        return tool_usage("sample-qkv", "--d \"%s\" is none of 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256", d);
     tool_number(d, 1, TD_MAX_DIM, &s->d);
     if (seed && !tool_number(seed, 0, UINT32_MAX, &s->seed))
         return tool_usage("sample-qkv", "--seed \"%s\": must be a number from 0 to %u", seed,

@@ -68,6 +68,16 @@ static tandem_status check_masked(const tandem_attention *op, char *why, size_t 
     return TANDEM_OK;
 }
 
+/* What models have. Those for which no kernel is built are padded with channels of zeros, to what td_pad_dim() says. */
+static bool is_head_dim(uint32_t dim)
+{
+    static const uint32_t dims[] = {32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        if (dims[i] == dim)
+            return true;
+    return false;
+}
+
 tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes)
 {
     const td_size sizes[] = {{"batch", op->batch},
@@ -91,10 +101,10 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                       "attention.heads is %" PRIu32 "; it must be a multiple of kv_heads, which is %" PRIu32, op->heads,
                       op->kv_heads);
-    const uint32_t dim = op->head_dim;
-    if (dim != 32 && dim != 64 && dim != 80 && dim != 96 && dim != 128 && dim != 256)
+    if (!is_head_dim(op->head_dim))
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                      "attention.head_dim is %" PRIu32 "; it must be 32, 64, 80, 96, 128 or 256", dim);
+                      "attention.head_dim is %" PRIu32 "; it must be 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192 or 256",
+                      op->head_dim);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value > highest[i])
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is %" PRIu32 "; it must be %s",

@@ -25,7 +25,7 @@ const td_kernel *td_direct_kernel(const tandem_attention *op, const td_target *t
         (!bf16 && op->q.dtype != TANDEM_DTYPE_F16) || op->k.dtype != op->q.dtype || op->v.dtype != op->q.dtype ||
         !td_is_wide(&op->q) || !td_is_wide(&op->k) || !td_is_wide(&op->v))
         return NULL;
-    for (size_t i = 0; i < sizeof directs / sizeof *directs; i++)
+    for (size_t i = 0; i < sizeof directs / sizeof *directs && td_direct_has_dim(op->head_dim); i++)
         if (directs[i].dim == op->head_dim)
             return &directs[i].kernels[td_direct_block_of(op, target).kind][bf16];
     return NULL;

@@ -57,6 +57,11 @@ typedef struct td_direct_block {
     uint32_t threads, shared_bytes;
 } td_direct_block;
 td_direct_block td_direct_block_of(const tandem_attention *op, const td_target *target);
+/* Whether there is a kernel that has tensors with so many channels as they lie in memory. */
+static inline bool td_direct_has_dim(uint32_t head_dim)
+{
+    return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128;
+}
 /* Whether a block of the target has room for attn_f16_wgmma's. */
 bool td_direct_is_roomy(const td_target *target, uint32_t head_dim);
 

@@ -278,7 +278,7 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
         const td_hopper_block block = roomy ? td_hopper_block_of(op, target, d_pad) : td_hopper_inline_block_of(op, target, d_pad);
         t.groups = block.groups;
         t.shares = block.splits;
-    } else if (target->sm == 90 && precision == TANDEM_PRECISION_F16 && op->head_dim >= 64 && op->head_dim <= 128) {
+    } else if (target->sm == 90 && precision == TANDEM_PRECISION_F16 && td_direct_has_dim(op->head_dim)) {
         const td_direct_block block = td_direct_block_of(op, target);
         t.groups = block.rows / 64 * block.teams;
         t.shares = block.teams;

@@ -116,10 +116,10 @@ static void place_views(const td_operation *operation, tandem_operands *op)
 
 static void random_attention(tandem_operands *operands, double left)
 {
-    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256, 40, 48, 72, 112, 160, 192};
     tandem_attention *op = &operands->attention;
     *op = (tandem_attention){.batch = random_size(&left), .kv_heads = random_size(&left), .q_len = random_size(&left),
-                             .kv_len = random_size(&left), .head_dim = dims[below(6)], .causal = below(2), .precision = below(4)};
+                             .kv_len = random_size(&left), .head_dim = dims[below(12)], .causal = below(2), .precision = below(4)};
     op->heads = op->kv_heads * (one_in(2) ? 1 : random_size(&left));
     if (one_in(3)) {
         op->granularity = below(7);
@@ -174,8 +174,8 @@ static void random_rotation(tandem_linear *op)
 
 static void random_codes(tandem_linear *op, double left)
 {
-    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
-    op->head_dim = dims[below(6)];
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256, 40, 48, 72, 112, 160, 192};
+    op->head_dim = dims[below(12)];
     op->kv_heads = random_size(&left) % (1u << 20) + 1;
     op->heads = op->kv_heads * (1 + below(8));
     op->outs = (op->heads + 2 * op->kv_heads) * op->head_dim;

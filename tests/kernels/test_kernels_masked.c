@@ -237,6 +237,18 @@ static void test_tiles(void **state)
     }
 }
 
+/* Channels that are not there, behind head dims for which there is no kernel. */
+static void test_padded_dims(void **state)
+{
+    static const uint32_t dims[] = {40, 48, 72, 112, 160, 192};
+    (void)state;
+    for (uint32_t n = 0; n < 6; n++) {
+        ku_case it = make((shape){1, 2, 1 + n % 2, n % 3 ? 65 : 17, 100, dims[n], 1 + n % 2}, n);
+        try_everywhere(&it, n);
+        ku_free(&it);
+    }
+}
+
 /* Rows in parts, too. */
 static void test_long(void **state)
 {
@@ -339,6 +351,7 @@ static void test_every_entry_was_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),     cmocka_unit_test(test_tiles),
+                                       cmocka_unit_test(test_padded_dims),
                                        cmocka_unit_test(test_long),       cmocka_unit_test(test_not_finite),
                                        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_every_entry_was_run)};
     if (!em_open_all(TD_EMU_FOLDER))

@@ -435,7 +435,7 @@ static void test_legal_values(void **state)
     JOB(op.attention.granularity, 7, "3 (token), 4 (warp), 5 (block) or 6 (tensor)");
     JOB(op.attention.smooth, 16, "1 (none), or a sum of 2 (Q), 4 (K) and 8 (V)");
     JOB(op.attention.causal, 2, "must be 0 or 1");
-    JOB(op.attention.head_dim, 48, "32, 64, 80, 96, 128 or 256");
+    JOB(op.attention.head_dim, 88, "32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192 or 256");
     JOB(op.attention.q.dtype, 8, "1 (f16), 2 (bf16), 3 (f32), 4 (int8 codes) or 5 (e4m3 codes)");
     JOB(op.attention.o.dtype, 4, "1 (f16), 2 (bf16) or 3 (f32)");
     JOB(op.attention.lse.dtype, 1, "must be 3 (f32), or 0 where it is not wanted");

@@ -194,7 +194,7 @@ class Operations(Base):
             ("weight is of shape", lambda: self.session.norm(x, np.ones(3, np.float32))),
             ("w has 32 columns, x 64", lambda: self.session.linear(x, x[:, :32])),
             ("'lunch' is none of attention, norm", lambda: self.session.run("lunch")),
-            ("head_dim", lambda: self.session.attention(x[:, :40], x[:, :40], x[:, :40])),
+            ("head_dim", lambda: self.session.attention(x[:, :41], x[:, :41], x[:, :41])),
             ("cannot be shared", lambda: self.session.empty((2, 3), "float64")),
             ("norm.x is of another session", lambda: self.session.run("norm", x=other.tensor(x))),
         ):

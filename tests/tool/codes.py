@@ -75,7 +75,7 @@ class Codes(unittest.TestCase):
         return got
 
     def test_every_head_dim_and_dtype(self):
-        for d, dtype in itertools.product((32, 64, 80, 96, 128, 256), ("F16", "BF16", "F32")):
+        for d, dtype in itertools.product((32, 40, 64, 72, 80, 96, 128, 192, 256), ("F16", "BF16", "F32")):
             for precision in ("8b", "f16"):
                 self.check(inputs(d, 1, 2, 1, 65, 200, d), dtype, precision)
 

@@ -177,7 +177,7 @@ typedef struct tandem_attention {
     tandem_view q, k, v, o; /* q, o: [batch, heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim] */
     tandem_view lse;        /* [batch, heads, q_len, 1] f32, natural log, scale included; dtype NONE: not wanted */
     uint32_t batch, heads, kv_heads;
-    uint32_t q_len, kv_len, head_dim; /* head_dim: 32, 64, 80, 96, 128 or 256 */
+    uint32_t q_len, kv_len, head_dim; /* head_dim: 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192 or 256 */
     float scale;                      /* 0: 1 / sqrt(head_dim) */
     uint32_t causal;                  /* 0 or 1 */
     uint32_t precision;               /* tandem_precision */

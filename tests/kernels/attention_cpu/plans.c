@@ -54,7 +54,7 @@ static void test_check(void **state)
     BAD(op.kv_heads = 4, "attention.heads is 6; it must be a multiple of kv_heads, which is 4");
     BAD(op.kv_heads = 12, "attention.heads is 6");
     BAD(op.head_dim = 0, "attention.head_dim is 0");
-    BAD(op.head_dim = 48, "attention.head_dim is 48");
+    BAD(op.head_dim = 88, "attention.head_dim is 88");
     BAD(op.head_dim = 512, "attention.head_dim is 512");
     BAD(op.q.dtype = 0, "attention.q.dtype is 0");
     BAD(op.k.dtype = 6, "attention.k.dtype is 6");

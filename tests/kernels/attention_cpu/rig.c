@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kernels/attention_cpu/rig.h"
 
-const uint32_t dims[DIMS] = {32, 64, 80, 96, 128, 256};
+const uint32_t dims[DIMS] = {32, 64, 80, 96, 128, 256, 40, 48, 72, 112, 160, 192};
 const char *const isas[ISAS] = {"c", "avx2", "avx512-vnni"};
 
 const td_target cpu = {.sm = 0};

@@ -9,7 +9,7 @@
 #include "tests/cases.h"
 #include "tests/kernels/attention_util.h"
 
-enum { DIMS = 6, ISAS = 3 };
+enum { DIMS = 12, ISAS = 3 };
 
 extern const uint32_t dims[DIMS];
 extern const char *const isas[ISAS];

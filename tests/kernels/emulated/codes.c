@@ -130,6 +130,42 @@ static void test_sm120(void **state)
     check_mma(120);
 }
 
+/* Head dims for which there is no kernel: on those of the next larger one, whose other channels stay 0 and go nowhere. */
+static void test_padded_dims(void **state)
+{
+    static const uint32_t dims[] = {40, 48, 72, 112, 160, 192}, sms[] = {80, 89, 90, 90, 120};
+    static const uint32_t precisions[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_F16, TANDEM_PRECISION_4B};
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++)
+        for (uint32_t s = 0; s < 5; s++) {
+            const bool stream = s == 3; /* by wgmma */
+            if (quick && (i + s) % 3)
+                continue;
+            for (uint32_t p = 0; p < (stream ? 2 : 3); p++)
+                check(em_module_of(sms[s]), sms[s],
+                      &(tu_shape){.heads = 2,
+                                  .kv_heads = 1 + i % 2,
+                                  .q_len = stream ? 65 : 33,
+                                  .kv_len = stream ? 129 : 70,
+                                  .head_dim = dims[i],
+                                  .causal = (i + s + p) % 2,
+                                  .precision = precisions[p],
+                                  .dtype_q = (s + p) % 3, /* of sixteen bits another prologue makes the codes */
+                                  .dtype_k = (s + p) % 3,
+                                  .dtype_v = (s + p) % 3,
+                                  .dtype_o = 1 + (i + p) % 3,
+                                  .layout = (tu_layout)((i + s) % 4),
+                                  .lse = p == 0,
+                                  .k_bias = 1,
+                                  .v_bias = 1,
+                                  .seed = 700 + 30 * p + 5 * i + s},
+                      (options){.stream = stream, .most_l1 = precisions[p] == TANDEM_PRECISION_4B  ? 0.5
+                                                             : precisions[p] == TANDEM_PRECISION_8B ? 0.1
+                                                                                                    : 5e-3});
+        }
+}
+
 /* The 8b kernels of wgmma, and the prologue that goes with them. */
 static void test_wgmma(void **state)
 {
@@ -517,6 +553,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_sm89),
     cmocka_unit_test(test_sm90),
     cmocka_unit_test(test_sm120),
+    cmocka_unit_test(test_padded_dims),
     cmocka_unit_test(test_wgmma),
     cmocka_unit_test(test_wgmma_256),
     cmocka_unit_test(test_wgmma_walk),
