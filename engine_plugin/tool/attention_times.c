@@ -374,6 +374,47 @@ uint32_t times_make_rows(times *t, const times_shape *s, const char *precisions,
     return count;
 }
 
+/* Of a turn so far, whether the last of its pieces took as long as the one before, so that the clock is what power allows. */
+static bool is_settled(const bench_series *us, const size_t ends[], uint32_t pieces)
+{
+    const double noise = 0.005;
+    if (pieces < 3)
+        return false;
+    const bench_series last = {us->values + ends[pieces - 2], ends[pieces - 1] - ends[pieces - 2], 0},
+                       before = {us->values + ends[pieces - 3], ends[pieces - 2] - ends[pieces - 3], 0};
+    return fabs(bench_median(&last) / bench_median(&before) - 1) < noise;
+}
+
+/* Calls for at most turn_us, in pieces, until these have settled. Of what was spent the first half does not count, nor what was measured
+ * before. */
+static void run_until_settled(times *t, const times_shape *s, times_row *it, uint32_t turns, double turn_us)
+{
+    enum { PIECES = 8 };
+    bench_series all = {0};
+    size_t ends[PIECES + 1] = {0};
+    uint32_t pieces = 0;
+    double spent = 0, us = 0, dropped = 0;
+    while (pieces == 0 || (pieces <= PIECES && spent < turn_us && !is_settled(&all, ends, pieces))) {
+        const double until = turn_us * (pieces + 1) / PIECES;
+        do {
+            if (!run_row(t, s, it, it->runs++ % turns * it->copies, &us)) {
+                bench_free(&all);
+                return;
+            }
+            spent += us;
+            bench_add(&all, us / it->copies);
+        } while (spent < until);
+        ends[pieces++] = all.count;
+    }
+    t->turns_us += spent;
+    size_t first = 0;
+    while (first + 1 < all.count && (dropped += all.values[first] * it->copies) <= spent / 2)
+        first++;
+    for (size_t i = first; i < all.count; i++)
+        bench_add(&it->us[TIMES_SUSTAINED], all.values[i]);
+    bench_free(&all);
+}
+
 /* One times_kind's turn: calls on set after set. */
 static void run_for(times *t, const times_shape *s, times_row *it, uint32_t sets)
 {
@@ -383,14 +424,17 @@ static void run_for(times *t, const times_shape *s, times_row *it, uint32_t sets
     uint64_t begin_mj = 0, end_mj = 0;
     if (!poison(t, s, sets, it->why, sizeof it->why))
         return;
+    if (t->tunes) {
+        run_until_settled(t, s, it, turns, turn_us);
+        return;
+    }
     const bool counts = turn_us >= LEAST_ENERGY_US && bench_nvml_energy(t->nvml, &begin_mj);
     do {
         if (!run_row(t, s, it, it->runs++ % turns * it->copies, &us))
             return;
         spent += us;
         calls += it->copies;
-        if (!t->tunes || spent > turn_us / 2)
-            bench_add(&it->us[TIMES_SUSTAINED], us / it->copies);
+        bench_add(&it->us[TIMES_SUSTAINED], us / it->copies);
     } while (spent < turn_us);
     it->power[TIMES_SUSTAINED] = bench_nvml_read(t->nvml);
     if (counts && bench_nvml_energy(t->nvml, &end_mj) && end_mj >= begin_mj) {

@@ -49,7 +49,7 @@ typedef struct times_row {
 /* Zeroed but for what is asked for is closed. */
 typedef struct times {
     bool cpu;
-    bool tunes;      /* for `tandem tune`: outputs are not compared with float64, the first half of a turn does not count */
+    bool tunes;      /* for `tandem tune`: outputs are not compared with float64, a turn ends once its times have settled */
     bool inline_too; /* INLINE has rows */
     uint32_t rounds;
     double run_us; /* that a contender has the GPU in a round, small shapes a tenth; at least one call */
@@ -60,6 +60,7 @@ typedef struct times {
     bench_nvml *nvml;
     td_target target;
     uint64_t l2_bytes;
+    double turns_us; /* of all turns so far, if `tunes` */
     void *cuda;
     int (*memset_d32)(uint64_t at, unsigned value, size_t count);
     int (*copy)(uint64_t to, uint64_t from, size_t bytes);

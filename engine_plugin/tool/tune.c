@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine_plugin/client/tuning_file.h"
 #include "engine_plugin/tool/attention_times.h"
@@ -17,11 +18,11 @@
 
 enum { MOST_ROWS_AT_ONCE = 1 << 19, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
 /* That a kernel has the GPU at a time, small shapes a tenth: until its clock is what its power allows. */
-enum { TUNE_US = 100000, QUICK_US = 10000, PROVE_US = 40000 };
+enum { TUNE_US = 100000, PROVE_US = 40000, SECONDS = 19, QUICK_SECONDS = 5 };
 
 /* clang-format off */
 const char *const tool_tune_help =
-    "usage: tandem tune [--out F] [--dim LIST] [--4b] [--quick]\n"
+    "usage: tandem tune [--out F] [--dim LIST] [--4b] [--quick] [--seconds N] [--backend cuda|cpu]\n"
     "       tandem tune --check F\n"
     "       tandem tune --prove [--tuning F] [--shapes N] [--json F] [--backend cuda|cpu]\n"
     "\n"
@@ -37,13 +38,16 @@ const char *const tool_tune_help =
     "               ~/.config/tandem/tuning.json; written under a temporary name, then renamed\n"
     "  --dim LIST   of the head dims 32, 64, 80, 96, 128, 256; default 64,80,96,128; others go by the rule\n"
     "  --4b         4b, too, also where the GPU has no int4 tensor cores (it is measured where it has)\n"
-    "  --quick      only up to 4096 keys, and a tenth of the time for each\n"
+    "  --quick      only up to 4096 keys, and in 5 s\n"
+    "  --seconds N  at most so many seconds in all, 1 to 3600; default 19. A kernel has the GPU until its times\n"
+    "               have settled, or for its share of what is left, at most 0.1 s; shapes that there is no time for\n"
+    "               are left out, and go by the rule\n"
     "  --check F    measures nothing: says whether F is such a file, and what auto would take\n"
     "  --tuning F   with --prove: a file of `tandem tune` that auto goes by\n"
     "  --shapes N   with --prove: 1 to 100000; default 200\n"
     "  --json F     with --prove: everything as JSON\n"
     "  --backend cuda|cpu\n"
-    "               with --prove: cuda (default), or cpu, which is there to try it\n"
+    "               cuda (default), or cpu, which is there to try it\n"
     "  --prove      measures 200 (--shapes N) random shapes end to end, grouped heads and few queries among\n"
     "               them, and says what auto loses by what it takes: by F, or by what came with this build\n"
     "\n"
@@ -205,6 +209,7 @@ static float prologue_of(double whole, double kernel)
 typedef struct plan {
     const char *precisions;
     uint32_t longest;
+    double seconds;
 } plan;
 
 /* Microseconds of our own kernels, in the order of kernels/attention/tuning.h; 0: not measured. */
@@ -277,27 +282,124 @@ static times_shape shape_of(const td_tuning_part *part, uint32_t planes, uint32_
     return s;
 }
 
-static bool measure_part(times *t, td_tuning_part *part, const plan *wanted, char *why, size_t why_bytes)
+/* A point of a table. */
+typedef struct task {
+    uint32_t part, plane, length;
+    bool few;
+    double weight; /* turns of run_us that it has */
+} task;
+
+/* What is to be measured in so many seconds. */
+typedef struct schedule {
+    task tasks[TD_TUNING_PARTS * TD_TUNING_PLANES * TD_TUNING_LENGTHS * 2];
+    uint32_t count, left_out;
+    double weight_left, seconds, turns_us; /* turns_us: that contenders have had so far */
+    double pairs_per_us;                   /* the best rate of a shape so far: queries times keys times channels */
+    uint64_t begin_ns;
+} schedule;
+
+static times_shape shape_of_task(const td_tuning_table *table, const task *it)
 {
-    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
-        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
-            const uint32_t n = td_tuning_length(j);
-            const uint32_t planes = td_tuning_planes(i);
-            const times_shape all = shape_of(part, planes, n, n), few = shape_of(part, planes, TD_TUNING_FEW, n);
-            const uint64_t rows = (uint64_t)planes * n;
-            costs us = {0}, us_few = {0};
-            if (n <= wanted->longest && rows <= MOST_ROWS_AT_ONCE &&
-                !measure_shape(t, &all, wanted->precisions, &us, why, why_bytes))
-                return false;
-            if (n <= wanted->longest && rows <= MOST_KEYS_AT_ONCE && !part->causal &&
-                !measure_shape(t, &few, wanted->precisions, &us_few, why, why_bytes))
-                return false;
-            for (int c = 0; c < TD_TUNING_COSTS; c++) {
-                part->costs[c].kernel[i][j] = (float)us.kernel[c];
-                part->costs[c].prologue[i][j] = prologue_of(us.whole[c], us.kernel[c]);
-                part->costs[c].few[i][j] = (float)us_few.kernel[c];
-            }
+    const uint32_t n = td_tuning_length(it->length);
+    return shape_of(&table->parts[it->part], td_tuning_planes(it->plane), it->few ? TD_TUNING_FEW : n, n);
+}
+
+/* Few queries are measured without a mask alone. */
+static void make_schedule(schedule *s, const td_tuning_table *table, uint32_t longest, uint32_t contenders, double seconds)
+{
+    *s = (schedule){.seconds = seconds, .begin_ns = td_now_ns()};
+    for (uint32_t p = 0; p < table->count; p++)
+        for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+            for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++)
+                for (int few = 0; few < 2; few++) {
+                    const uint64_t rows = (uint64_t)td_tuning_planes(i) * td_tuning_length(j);
+                    if (td_tuning_length(j) > longest || rows > (few ? MOST_KEYS_AT_ONCE : MOST_ROWS_AT_ONCE) ||
+                        (few && table->parts[p].causal))
+                        continue;
+                    task *it = &s->tasks[s->count++];
+                    *it = (task){.part = p, .plane = i, .length = j, .few = few};
+                    const times_shape shape = shape_of_task(table, it);
+                    it->weight = (few ? contenders : 2 * contenders) * (shape.small || few ? 0.1 : 1);
+                    s->weight_left += it->weight;
+                }
+}
+
+static double seconds_since(uint64_t begin_ns)
+{
+    return 1e-9 * (double)(td_now_ns() - begin_ns);
+}
+
+static double pairs_of(const times_shape *s)
+{
+    return (double)s->batch * s->heads * s->queries * s->n * s->dim;
+}
+
+/* How long a turn may be for all of them to fit in; the largest ones get TUNE_US at most. Between turns tensors are filled and graphs
+ * made, which takes its part of the time. */
+static double turn_us(const schedule *s)
+{
+    const double spent = seconds_since(s->begin_ns), left = s->seconds - spent;
+    const double of_turns = s->turns_us > 0 ? fmin(1, fmax(0.2, 1e-6 * s->turns_us / spent)) : 0.5;
+    return fmin(TUNE_US, fmax(0, 1e6 * of_turns * left / fmax(s->weight_left, 1e-3)));
+}
+
+/* On a terminal a bar, elsewhere nothing. */
+static void show_progress(const schedule *s, uint32_t done, bool ends)
+{
+    enum { CELLS = 32 };
+    if (!isatty(STDERR_FILENO))
+        return;
+    const uint32_t cells = done * CELLS / s->count;
+    fprintf(stderr, "\r[%.*s%*s] %3u %%, %.0f of at most %.0f s%s", (int)cells, "################################", (int)(CELLS - cells), "",
+            (unsigned)(100 * done / s->count), seconds_since(s->begin_ns), s->seconds, ends ? "\r\033[K" : "");
+    fflush(stderr);
+}
+
+static bool measure_task(times *t, schedule *s, td_tuning_table *table, const task *it, const char *precisions, char *why,
+                         size_t why_bytes)
+{
+    td_tuning_part *part = &table->parts[it->part];
+    const times_shape shape = shape_of_task(table, it);
+    const uint32_t i = it->plane, j = it->length;
+    costs us = {0};
+    /* Each contender is run three times at least: twice before it counts. */
+    const double least_us = s->pairs_per_us > 0 ? 6 * pairs_of(&shape) / s->pairs_per_us : 0;
+    if (seconds_since(s->begin_ns) + 1e-6 * least_us > s->seconds) {
+        s->left_out++;
+        return true;
+    }
+    t->run_us = turn_us(s);
+    if (!measure_shape(t, &shape, precisions, &us, why, why_bytes))
+        return false;
+    for (int c = 0; c < TD_TUNING_COSTS; c++) {
+        const double each = us.whole[c] > 0 ? us.whole[c] : us.kernel[c];
+        if (it->few) {
+            part->costs[c].few[i][j] = (float)us.kernel[c];
+        } else {
+            part->costs[c].kernel[i][j] = (float)us.kernel[c];
+            part->costs[c].prologue[i][j] = prologue_of(us.whole[c], us.kernel[c]);
         }
+        if (each > 0 && !it->few && (s->pairs_per_us == 0 || pairs_of(&shape) / each > s->pairs_per_us))
+            s->pairs_per_us = pairs_of(&shape) / each;
+    }
+    s->turns_us += t->turns_us;
+    t->turns_us = 0;
+    return true;
+}
+
+/* Measures a table. What there is no time for is left out: `auto` goes by the rule there. */
+static bool measure_table(times *t, td_tuning_table *table, const plan *wanted, schedule *s, char *why, size_t why_bytes)
+{
+    make_schedule(s, table, wanted->longest, strstr(wanted->precisions, "4b") ? 3 : 2, wanted->seconds);
+    for (uint32_t i = 0; i < s->count; i++) {
+        show_progress(s, i, false);
+        if (!measure_task(t, s, table, &s->tasks[i], wanted->precisions, why, why_bytes)) {
+            show_progress(s, i, true);
+            return false;
+        }
+        s->weight_left -= s->tasks[i].weight;
+    }
+    show_progress(s, s->count, true);
     return true;
 }
 
@@ -403,10 +505,11 @@ int tool_tune(int argc, char **argv)
     static const char *const backends[] = {"cuda", "cpu", NULL};
     static const char *const head_dims[] = {"32", "64", "80", "96", "128", "256", NULL};
     const char *out = NULL, *dims = NULL, *checked = NULL;
-    const char *by = NULL, *shapes = NULL, *backend = NULL, *json = NULL;
+    const char *by = NULL, *shapes = NULL, *backend = NULL, *json = NULL, *seconds = NULL;
     bool with_4b = false, quick = false, proves = false;
-    uint64_t count = 200;
+    uint64_t count = 200, most_seconds = SECONDS;
     const tool_option options[] = {{"--out", &out, NULL},
+                                   {"--seconds", &seconds, NULL},
                                    {"--dim", &dims, NULL},
                                    {"--check", &checked, NULL},
                                    {"--prove", NULL, &proves},
@@ -421,14 +524,17 @@ int tool_tune(int argc, char **argv)
     const int parsed = tool_parse("tune", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
         return parsed;
-    const char *of_prove = by ? "--tuning" : shapes ? "--shapes" : json ? "--json" : backend ? "--backend" : NULL;
-    const char *of_tune = out ? "--out" : dims ? "--dim" : with_4b ? "--4b" : quick ? "--quick" : NULL;
-    if (checked && (of_tune || of_prove || proves))
-        return tool_usage("tune", "%s: --check goes with no other option", of_tune ? of_tune : of_prove ? of_prove : "--prove");
+    const char *of_prove = by ? "--tuning" : shapes ? "--shapes" : json ? "--json" : NULL;
+    const char *of_tune = out ? "--out" : dims ? "--dim" : with_4b ? "--4b" : quick ? "--quick" : seconds ? "--seconds" : NULL;
+    const char *other = of_tune ? of_tune : of_prove ? of_prove : backend ? "--backend" : proves ? "--prove" : NULL;
+    if (checked && other)
+        return tool_usage("tune", "%s: --check goes with no other option", other);
     if (!proves && of_prove)
-        return tool_usage("tune", "%s: --tuning, --shapes, --backend and --json go with --prove", of_prove);
+        return tool_usage("tune", "%s: --tuning, --shapes and --json go with --prove", of_prove);
     if (proves && of_tune)
-        return tool_usage("tune", "%s: --out, --dim, --4b and --quick do not go with --prove", of_tune);
+        return tool_usage("tune", "%s: --out, --dim, --4b, --quick and --seconds do not go with --prove", of_tune);
+    if (seconds && !tool_number(seconds, 1, 3600, &most_seconds))
+        return tool_usage("tune", "--seconds \"%s\": must be a number from 1 to 3600", seconds);
     if (!backend)
         backend = "cuda";
     if (dims && tool_words("tune", "--dim", dims, head_dims) != TOOL_OK)
@@ -456,22 +562,24 @@ int tool_tune(int argc, char **argv)
     if (!tool_can_save("--out", path, why, sizeof why))
         return tool_fail("tune", "%s", why);
     times t;
-    if (!open_times(&t, false, quick ? QUICK_US : TUNE_US, &table, why, sizeof why))
+    if (!open_times(&t, !strcmp(backend, "cpu"), TUNE_US, &table, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    const plan wanted = {with_4b || table.sm < 90 ? "8b,f16,4b" : "8b,f16", quick ? QUICK_LENGTH : UINT32_MAX};
-    bool good = true;
-    for (uint32_t p = 0; p < table.count && good; p++) {
-        const uint64_t begin_ns = td_now_ns();
-        good = measure_part(&t, &table.parts[p], &wanted, why, sizeof why);
-        printf("%s: d%u%s: %.1f s\n", table.device, (unsigned)table.parts[p].head_dim,
-               table.parts[p].causal ? ", causal" : "", 1e-9 * (double)(td_now_ns() - begin_ns));
-        fflush(stdout);
-    }
+    const plan wanted = {with_4b || (table.sm && table.sm < 90) ? "8b,f16,4b" : "8b,f16", quick ? QUICK_LENGTH : UINT32_MAX,
+                         seconds ? (double)most_seconds : quick ? QUICK_SECONDS : SECONDS};
+    static schedule all;
+    bool good = measure_table(&t, &table, &wanted, &all, why, sizeof why);
     times_close(&t);
+    if (good && all.left_out == all.count) {
+        td_fail(why, sizeof why, TANDEM_ERROR_DEVICE, "nothing was measured in %.0f s", wanted.seconds);
+        good = false;
+    }
     if (good)
         good = write_table(&table, path, why, sizeof why);
     if (!good)
         return tool_fail("tune", "%s", why);
-    printf("written to %s\n", path);
-    return check(path);
+    printf("%s: %u points in %.1f s", table.device, (unsigned)(all.count - all.left_out), seconds_since(all.begin_ns));
+    if (all.left_out)
+        printf("; there was no time for %u, see --seconds", (unsigned)all.left_out);
+    printf("\nwritten to %s\n", path);
+    return table.sm ? check(path) : TOOL_OK; /* nobody goes by a CPU's, whose precisions are as they are asked for */
 }

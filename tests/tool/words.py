@@ -2,11 +2,15 @@
 
 SPDX-License-Identifier: Apache-2.0
 """
+import contextlib
 import json
 import os
+import pty
+import re
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 import numpy as np
@@ -87,7 +91,10 @@ class Words(unittest.TestCase):
             (("--prove", "--dim", "64"), 2, "--dim"),
             (("--check", path, "--dim", "64"), 2, "--dim"),
             (("--check", path, "--backend", "cpu"), 2, "--backend"),
-            (("--backend", "cuda"), 2, "--backend"),
+            (("--backend", "tpu"), 2, '--backend "tpu"'),
+            (("--seconds", "0"), 2, '--seconds "0"'),
+            (("--prove", "--seconds", "9"), 2, "--seconds"),
+            (("--check", path, "--seconds", "9"), 2, "--check"),
             (("--prove", "--tuning", path, "--backend", "cpu"), 1, "parts[0].f16.kernel[7][7] is -3"),
             (("--out", FOLDER / "no/such/folder/x.json"), 1, "no/such/folder"),
         ):
@@ -105,6 +112,39 @@ class Words(unittest.TestCase):
         done = tool("bench", "attention", "--backend", "cpu", "--tuning", path)
         self.assertEqual(done.returncode, 1)
         self.assertIn("parts[0].f16.kernel[7][7]", done.stderr)
+
+    def test_tune_in_time(self):
+        """A table of a CPU, which nobody goes by: whatever there is time for, the small shapes first, and a bar on a terminal alone."""
+        out = FOLDER / "cpu-tuning.json"
+        begin = time.monotonic()
+        done = tool("tune", "--backend", "cpu", "--dim", "32", "--seconds", "2", "--out", out)
+        self.assertLess(time.monotonic() - begin, 10)  # a busy machine's, of which 2 s are to be measured in
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"^CPU: \d+ points in \d+\.\d s; there was no time for \d+, see --seconds\nwritten to ")
+        table = json.loads(out.read_text())
+        self.assertEqual((table["device"], table["sm"]), ("CPU", 0))
+        plain, causal = table["parts"]
+        for precision in ("f16", "8b"):
+            times = plain[precision]
+            self.assertTrue(0 < times["kernel"][0][0] < 1e5 and 0 < times["prologue"][0][0] < 1e5 and times["few"][0][0] > 0, times)
+            self.assertIsNone(times["kernel"][7][7], "32768 keys of 128 heads")
+            self.assertIsNone(causal[precision] and causal[precision]["few"])
+        measured = sum(x is not None for part in table["parts"] if part["8b"]
+                       for key in ("kernel", "few") if part["8b"][key] for row in part["8b"][key] for x in row)
+        self.assertEqual(measured, int(re.search(r"CPU: (\d+) points", done.stdout).group(1)))
+        shown, terminal = pty.openpty()
+        run = subprocess.Popen([TOOL, "tune", "--backend", "cpu", "--dim", "32", "--seconds", "1", "--quick", "--out", out],
+                               stdout=subprocess.DEVNULL, stderr=terminal)
+        os.close(terminal)
+        said = ""
+        with contextlib.suppress(OSError):  # what reading a terminal that nobody has any more says
+            while piece := os.read(shown, 4096):
+                said += piece.decode()
+        os.close(shown)
+        self.assertEqual(run.wait(60), 0, said)
+        self.assertIn("\r[", said)
+        self.assertRegex(said, r"\[#+ *\] +\d+ %, \d+ of at most 1 s")
+        self.assertTrue(said.endswith("\r\x1b[K"), said[-20:])
 
     def test_auto_beside_the_best(self):
         out = FOLDER / "auto.json"
