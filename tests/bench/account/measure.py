@@ -138,6 +138,14 @@ class Rates:
         lags["global"] = self.run("lag_global", 1, 1)
         return cycles, lags
 
+    def fetch(self):
+        """Cycles of a quarter for each of a warp's instructions in a row, and for each 24 of them with a branch behind, by how many warps
+        share it."""
+        everywhere = self.cuda.attribute(MULTIPROCESSOR_COUNT)
+        turns = 16 / INSTRUCTIONS
+        return {name: [self.run(name, 128 * warps, everywhere) / (turns * of * warps) for warps in (1, 2, 3, 4)]
+                for name, of in (("long_ffma", 1024), ("jump_ffma", 32))}
+
     def mhz(self):
         self.cuda.launch(self.cuda.function(self.module, "clock_now"), 1, 1, 0, pointers(self.cycles, self.kept, self.source))
         cycles, ns = self.cuda.read(self.cycles, "<2Q")
@@ -224,6 +232,7 @@ def main():
               "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
     report["mhz"] = rates.mhz()
     report["cycles"], report["lags"] = rates.measure()
+    report["fetch"] = rates.fetch()
     print(json.dumps(report, indent=1), flush=True)
     attention = Attention(cuda, a.attention)
     report["kernels"] = []

@@ -145,6 +145,73 @@ ENTRY(ldsm)
 ENTRY(ldgsts)
 ENTRY(bar)
 
+/* What it costs to fetch code: LONG instructions in a row, more than the caches that are closest to a quarter hold; and JUMPS times
+ * a branch over SKIPPED instructions behind every STRAIGHT. `apart` is never what the branches ask for. */
+constexpr int LONG = 1024, JUMPS = 32, STRAIGHT = 24, SKIPPED = 40, TURNS = 16;
+
+extern "C" __global__ void long_ffma(uint64_t *cycles, float *kept, const uint8_t *)
+{
+    Chain chain[8];
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        chain[i].start(0, i);
+#pragma unroll 1
+    for (int warm = 0; warm < 2; warm++) {
+        __syncthreads();
+        const uint64_t begin = clock64();
+#pragma unroll 1
+        for (int turn = 0; turn < TURNS; turn++) {
+#pragma unroll
+            for (int i = 0; i < LONG; i++)
+                op_ffma::step(chain[i % 8], nullptr);
+        }
+        if (threadIdx.x == 0 && blockIdx.x == 0)
+            cycles[0] = clock64() - begin;
+    }
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += chain[i].end();
+    kept[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+extern "C" __global__ void jump_ffma(uint64_t *cycles, float *kept, const uint8_t *from)
+{
+    const uint32_t apart = *(const uint32_t *)from; /* measure.py's first word: a place far behind JUMPS */
+    Chain chain[8];
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        chain[i].start(0, i);
+#pragma unroll 1
+    for (int warm = 0; warm < 2; warm++) {
+        __syncthreads();
+        const uint64_t begin = clock64();
+#pragma unroll 1
+        for (int turn = 0; turn < TURNS; turn++) {
+#pragma unroll
+            for (int jump = 0; jump < JUMPS; jump++) {
+#pragma unroll
+                for (int i = 0; i < STRAIGHT; i++)
+                    op_ffma::step(chain[i % 8], nullptr);
+                if (apart == uint32_t(jump)) {
+#pragma unroll
+                    for (int i = 0; i < SKIPPED; i++)
+                        op_fadd::step(chain[i % 8], nullptr);
+                }
+            }
+        }
+        if (threadIdx.x == 0 && blockIdx.x == 0)
+            cycles[0] = clock64() - begin;
+    }
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += chain[i].end();
+    kept[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
 /* Dependent loads through memory that fits into L2 and not into L1: from[i] is the byte where the next one is. */
 extern "C" __global__ void lag_global(uint64_t *cycles, float *kept, const uint8_t *from)
 {
