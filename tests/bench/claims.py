@@ -23,6 +23,7 @@ FILES = {
     "minilm": "h100-minilm.json",
     "cache": "cpu-cache.json",
     "skips": "cpu-skip-tiles.json",
+    "account": "h200-account.json",
     "minilm_cpu": "cpu-minilm.json",
     "npc": "cpu-npc.json",
     "npc_half": "h200-npc-0.5b.json",
@@ -353,7 +354,19 @@ def fa3_beside_f16(peers):
     return [r.tflops.fa3_fp16 / r.tflops.ours_f16 for r in peers.rows if r.d == 128]
 
 
+def block_cycles(report, entry, d):
+    """(cycles of a step of all that a multiprocessor holds, and of a block's begin and end), of times at 1024 and 4096 keys."""
+    turns = {n: -(-128 * n // 64 // (report.multiprocessors * named(report.kernels, entry=entry, head_dim=d, planes=128, n=n, causal=0).resident))
+             for n in (1024, 4096)}
+    each = {n: named(report.kernels, entry=entry, head_dim=d, planes=128, n=n, causal=0).us * report.mhz / turns[n] for n in turns}
+    step = (each[4096] - each[1024]) / 48
+    return step, each[1024] - 16 * step
+
+
 NOTES = [
+    "by the account {account.within_10_percent} of {account.cases} times are within 10 %, {100 * account.mean_error:.0f} % off on average and "
+    "{100 * account.worst_error:.0f} % at most",
+    "at d128 F16's begin and end take as long as {block_cycles(account, 'attn_f16', 128)[1] / block_cycles(account, 'attn_f16', 128)[0]:.0f} steps",
     *(skipped_row(*it) for it in SKIPPED_INPUTS),
     "at most {100 * max(i.most_of_a_head for i in skips.inputs):.0f} % of a single head's at 64 x 64",
     "{max(r.error_of_bound for i in skips.inputs for r in i.rows):.4f} of the bound",
