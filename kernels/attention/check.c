@@ -43,7 +43,7 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
     return TANDEM_OK;
 }
 
-/* With lengths, a bias, positions, a window or a cap there is one kernel, on operands as they are. */
+/* With lengths, a bias, positions, a window or a cap AUTO is F16, whose kernel takes operands as they are. */
 static tandem_status check_masked(const tandem_attention *op, char *why, size_t why_bytes)
 {
     if (!(op->softcap >= 0 && isfinite(op->softcap)))
@@ -59,12 +59,10 @@ static tandem_status check_masked(const tandem_attention *op, char *why, size_t 
                        "attention.q.dtype is %" PRIu32 "; with length, bias, position, window or softcap q, k and v cannot be codes", op->q.dtype);
     if (op->position.dtype != TANDEM_DTYPE_NONE && op->causal)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.causal is %" PRIu32 "; with position it must be 0", op->causal);
-    if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_F16)
+    if (op->smooth > TANDEM_SMOOTH_NONE && op->precision <= TANDEM_PRECISION_F16)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.precision is %" PRIu32 "; with length, bias, position, window or softcap it must be 0 (auto) or 1 (f16)", op->precision);
-    if (op->smooth > TANDEM_SMOOTH_NONE)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.smooth is %" PRIu32 "; with length, bias, position, window or softcap it must be 0 or 1", op->smooth);
+                       "attention.smooth is %" PRIu32 "; with length, bias, position, window or softcap it must be 0 or 1, or precision, which "
+                       "is %" PRIu32 ", 2 (8b) or 3 (4b)", op->smooth, op->precision);
     return TANDEM_OK;
 }
 

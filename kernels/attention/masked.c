@@ -1,4 +1,4 @@
-/* Attention with lengths of keys, a bias, or positions of rows: one record, on tensors as they lie in memory.
+/* Attention with lengths of keys, a bias, or positions of rows: one record, on tensors as they lie in memory, or one on codes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +14,13 @@ static const td_kernel kernels[2][TD_D_PADS] = {MASKEDS(f16), MASKEDS(bf16)};
 static const td_kernel kernels_few[2][TD_D_PADS - 1] = {FEWS(f16), FEWS(bf16)};
 static const td_kernel kernel_fast = {
     .name = "attn_masked", .cpu = td_fast_attn_masked, .cpu_local_bytes = sizeof(td_local_fast)};
-_Static_assert(sizeof(td_params_attention_masked) <= TD_PARAM_BYTES, "a record has room for it");
+static const td_kernel kernels_8b_fp8[TD_D_PADS] = MASKEDS(8b_fp8), kernels_8b_f16[TD_D_PADS] = MASKEDS(8b_f16);
+static const td_kernel kernels_4b_fp8[TD_D_PADS] = MASKEDS(4b_fp8), kernels_4b_f16[TD_D_PADS] = MASKEDS(4b_f16);
+static const td_kernel kernel_fast_codes = {
+    .name = "attn_masked_codes", .cpu = td_fast_attn_masked_codes, .cpu_local_bytes = sizeof(td_local_fast)};
+static const td_kernel kernel_keys = {
+    .name = "attn_masked_keys", .entry = "attn_masked_keys", .cpu = td_cpu_attn_masked_keys};
+_Static_assert(sizeof(td_params_attention_masked_codes) <= TD_PARAM_BYTES, "a record has room for it");
 
 /* Whether blocks of so many rows leave multiprocessors idle, of the whole operation, so that parts have its bits; and whether
  * the kernel for that can read it. */
@@ -47,6 +53,25 @@ static const td_kernel *kernel_of(const td_planning *p, bool few, char *why, siz
     return few ? &kernels_few[is_bf16][d] : &kernels[is_bf16][d];
 }
 
+static td_params_attention_masked params_of(const td_planning *p, const td_written *to)
+{
+    const tandem_attention *op = p->op;
+    return (td_params_attention_masked){.q = p->q.tensor,
+                                        .k = p->k.tensor,
+                                        .v = p->v.tensor,
+                                        .o = to->o,
+                                        .lse_at = p->out[1].at,
+                                        .length_stride = op->length.stride_batch,
+                                        .bias_at = td_strides_of(&op->bias),
+                                        .position_at = td_strides_of(&op->position),
+                                        .scale = p->scale,
+                                        .bias_dtype = op->bias.dtype,
+                                        .keys = p->seen_keys,
+                                        .causal = op->causal,
+                                        .window = op->window,
+                                        .softcap = op->softcap * TD_LOG2_E};
+}
+
 tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
 {
     const tandem_attention *op = p->op;
@@ -55,20 +80,7 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
     if (!kernel)
         return TANDEM_ERROR_UNSUPPORTED;
     const td_written to = td_place_output(p);
-    const td_params_attention_masked params = {.q = p->q.tensor,
-                                               .k = p->k.tensor,
-                                               .v = p->v.tensor,
-                                               .o = to.o,
-                                               .lse_at = p->out[1].at,
-                                               .length_stride = op->length.stride_batch,
-                                               .bias_at = td_strides_of(&op->bias),
-                                               .position_at = td_strides_of(&op->position),
-                                               .scale = p->scale,
-                                               .bias_dtype = op->bias.dtype,
-                                               .keys = p->seen_keys,
-                                               .causal = op->causal,
-                                               .window = op->window,
-                                               .softcap = op->softcap * TD_LOG2_E};
+    const td_params_attention_masked params = params_of(p, &to);
     const uint32_t rows = few ? TD_FEW_ROWS : TD_MASKED_ROWS;
     td_builder *at = &p->at;
     td_record *record = td_build_record(at, kernel, p->q.planes * (((uint64_t)op->q_len + rows - 1) / rows), &params, sizeof params);
@@ -86,4 +98,44 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
     td_build_write(at, record, AT(attention_masked, o.data), &p->out[0]);
     td_build_write(at, record, AT(attention_masked, lse), &p->out[1]);
     return TANDEM_OK;
+}
+
+/* Where all keys count there is nothing to say. */
+void td_add_masked_keys(td_planning *p)
+{
+    const tandem_attention *op = p->op;
+    const td_params_attention_keys params = {.length_stride = op->length.stride_batch,
+                                             .position_at = td_strides_of(&op->position),
+                                             .rows = op->q_len,
+                                             .keys = op->kv_len};
+    td_builder *at = &p->at;
+    if (op->length.dtype == TANDEM_DTYPE_NONE && op->position.dtype == TANDEM_DTYPE_NONE)
+        return;
+    p->k.counts = p->v.counts = td_build_take(at, true, (unsigned __int128)op->batch * sizeof(int32_t));
+    td_record *record = td_build_record(at, &kernel_keys, op->batch, &params, sizeof params);
+    record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
+    td_build_view(at, record, TD_READ, AT(attention_keys, length), TD_VIEW_LENGTH);
+    td_build_view(at, record, TD_READ, AT(attention_keys, position), TD_VIEW_POSITION);
+    td_build_scratch(at, record, TD_WRITE, AT(attention_keys, counts), p->k.counts);
+}
+
+/* What reads codes takes the counts that these were made by, whatever clients write meanwhile: as lengths. */
+td_record *td_add_masked_codes(td_planning *p, const td_written *to, const td_params_attention *attention)
+{
+    const td_kernel *of_gpus = p->packed ? (p->v_f16 ? kernels_4b_f16 : kernels_4b_fp8)
+                                         : (p->v_f16 ? kernels_8b_f16 : kernels_8b_fp8);
+    td_params_attention_masked_codes params = {.of = *attention, .mask = params_of(p, to)};
+    td_builder *at = &p->at;
+    const uint32_t rows = at->is_gpu ? TD_MASKED_ROWS : TD_FAST_ROWS;
+    const uint64_t blocks = p->q.planes * (((uint64_t)p->op->q_len + rows - 1) / rows);
+    params.of.causal = 0;
+    params.mask.length_stride = 1;
+    td_record *record = td_build_record(at, at->is_gpu ? &of_gpus[td_index_of_dim(p->d_pad)] : &kernel_fast_codes, blocks,
+                                        &params, sizeof params);
+    record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
+    record->shared_bytes = at->is_gpu ? TD_ATTENTION_SHARED_BYTES(p->qk_row_bytes, p->v_f16 ? 2u : 1u, p->d_pad) : 0;
+    td_build_scratch(at, record, TD_READ, AT(attention_masked_codes, mask.length), p->k.counts);
+    td_build_view(at, record, TD_READ, AT(attention_masked_codes, mask.bias), TD_VIEW_BIAS);
+    td_build_view(at, record, TD_READ, AT(attention_masked_codes, mask.position), TD_VIEW_POSITION);
+    return record;
 }

@@ -136,6 +136,19 @@
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
 
+/* Kernel `attn_masked_keys`: how many of a batch's keys count where lengths or positions say so, those before it that some row may
+ * attend to. Of what comes below, where it has `counts`, of [batch], rows of K and V from there on do not exist: they are not
+ * read, and chunks that begin there are left as they are. Grid x: batch. */
+typedef struct td_params_attention_keys {
+    const uint32_t *cancel;
+    const int32_t *length; /* or NULL */
+    int64_t length_stride; /* of a batch */
+    const int32_t *position; /* or NULL */
+    td_strides position_at;
+    int32_t *counts;
+    uint32_t rows, keys; /* of positions; all */
+} td_params_attention_keys;
+
 /* Kernel `mean_partial`: column sums of finite(x) over each chunk of 128 rows.
  * Grid x: bh * chunks + chunk, chunks = ceil(rows / 128). partial: f32 [bh][chunks][d_pad], channels beyond dim 0. */
 typedef struct td_params_mean_partial {
@@ -143,6 +156,7 @@ typedef struct td_params_mean_partial {
     td_tensor x;
     float *partial;
     uint32_t chunks, d_pad;
+    const int32_t *counts; /* or NULL */
 } td_params_mean_partial;
 
 /* Kernel `mean_final`: mean[bh][d_pad] from the partial sums. Grid x: bh. */
@@ -150,7 +164,9 @@ typedef struct td_params_mean_final {
     const uint32_t *cancel;
     const float *partial;
     float *mean;
-    uint32_t chunks, d_pad, rows, reserved;
+    uint32_t chunks, d_pad, rows;
+    uint32_t heads; /* of x */
+    const int32_t *counts; /* or NULL; of no rows the mean is 0 */
 } td_params_mean_final;
 
 /* Kernel `amax_partial`: per chunk of 128 rows, amax[bh][chunks][d_pad] = max over rows of |finite(x) - mean|, and
@@ -163,6 +179,7 @@ typedef struct td_params_amax_partial {
     float *amax, *flag;
     uint32_t chunks, d_pad, rows_pad;
     uint32_t own_mean; /* 1: subtract the chunk's own mean instead, computed as quant_qk's block_mean (smooth Q) */
+    const int32_t *counts; /* or NULL */
 } td_params_amax_partial;
 
 /* Kernel `quant_qk`: codes and scales of 128 rows of Q or K. Grid x: bh * chunks + chunk.
@@ -189,6 +206,7 @@ typedef struct td_params_quant_qk {
     uint32_t granularity; /* tandem_granularity, not DEFAULT */
     uint32_t is_k;        /* K's grouping, not Q's */
     uint32_t lse_heads;   /* kv heads, for lse_mean */
+    const int32_t *counts; /* of K, or NULL */
 } td_params_quant_qk;
 
 /* Kernel `quant_v`: V codes, transposed. Grid x: bhk * chunks + chunk (chunks of 128 keys).
@@ -204,6 +222,7 @@ typedef struct td_params_quant_v {
     float *scale;
     void *codes;
     uint32_t chunks, d_pad, kv_pad, mode;
+    const int32_t *counts; /* or NULL */
 } td_params_quant_v;
 
 /* Kernel `delta_s` (smooth Q): delta[bh][q_blocks][kv_pad] = q_mean(block) . (finite(k) - k_mean), fma chain over channels in
@@ -216,6 +235,7 @@ typedef struct td_params_delta_s {
     const float *q_mean, *k_mean;
     float *delta;
     uint32_t heads, q_blocks, chunks, d_pad, kv_pad, each;
+    const int32_t *counts; /* or NULL */
 } td_params_delta_s;
 
 /* Kernels `stats` and `quantise`: the whole prologue in two launches, of fp16 or bf16 tensors with d_pad up to 128, for int8
@@ -364,6 +384,15 @@ typedef struct td_params_attention_masked {
     uint32_t window; /* keys that a row attends to at most, its own the last; 0: all */
     float softcap;   /* of scores in base 2; 0: none */
 } td_params_attention_masked;
+
+/* The same on codes: kernels `attn_masked_8b_fp8`, `attn_masked_8b_f16`, `attn_masked_4b_fp8`, `attn_masked_4b_f16` (GPU entries with
+ * _d32 _d64 _d96 _d128 _d256 behind), which are attn_8b_fp8 and so on with a mask, and the CPU's `attn_masked_codes`. `of` has no
+ * mask of its own; of `mask` q, k and v say shapes alone. With a cap lse_bias, what smoothing K took off a row's scores, is there
+ * whether there is an lse or not, and is put back before the cap. */
+typedef struct td_params_attention_masked_codes {
+    td_params_attention of;
+    td_params_attention_masked mask;
+} td_params_attention_masked_codes;
 
 /* Kernel `attn_f16_wgmma` (sm_90a): attention on fp16 or bf16 tensors as they lie in memory, q, k and v of one of these
  * types and 16-byte aligned with all their strides; o of any type. scale > 0. There are `works` = bh * q_tiles tiles of

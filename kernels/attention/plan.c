@@ -116,7 +116,7 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
     p->packed = is_4b && p->at.is_gpu && (native_int4 || td_options_of(target).int4);
     p->tensor_scale = !p->qk_f16 && p->granularity == TANDEM_GRANULARITY_TENSOR;
     p->wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
-    p->wants_bias = p->wants_lse && p->smooth_k;
+    p->wants_bias = (p->wants_lse || op->softcap > 0) && p->smooth_k;
     p->d_pad = td_pad_dim(op->head_dim);
     p->qk_row_bytes = p->qk_f16 ? 2 * p->d_pad : p->packed ? TD_PACKED_ROW_BYTES(p->d_pad) : p->d_pad;
     p->scale = op->scale != 0 ? op->scale : (float)(1 / sqrt((double)op->head_dim));
@@ -151,7 +151,8 @@ static td_operand make_operand(td_planning *p, uint32_t view, const tandem_view 
                         .amax = none,
                         .flag = none,
                         .codes = none,
-                        .scale = none};
+                        .scale = none,
+                        .counts = none};
 }
 
 static void use_views(td_planning *p)
@@ -326,10 +327,15 @@ static void add_attention(td_planning *p, const launch *l, const td_written *to,
         .chunk_planes = td_hopper_walk_chunk(op, p->d_pad)};
     /* Behind the kernel that lets it start early, and to which that was measured to gain; it waits for its end itself. */
     const bool early = l->wgmma && prepared && !l->ring && at->plan->record_count == 1;
-    td_record *record = td_build_record(at, l->kernel, l->blocks, &attention, sizeof attention);
-    record->shared_bytes = l->shared_bytes;
-    record->block[0] = l->threads;
-    record->flags = early ? TD_RECORD_PDL : 0;
+    td_record *record;
+    if (td_attention_is_masked(op)) {
+        record = td_add_masked_codes(p, to, &attention);
+    } else {
+        record = td_build_record(at, l->kernel, l->blocks, &attention, sizeof attention);
+        record->shared_bytes = l->shared_bytes;
+        record->block[0] = l->threads;
+        record->flags = early ? TD_RECORD_PDL : 0;
+    }
     use_codes(p, record, AT(attention, q_codes), AT(attention, q_scale), &p->q);
     use_codes(p, record, AT(attention, k_codes), AT(attention, k_scale), &p->k);
     use_codes(p, record, AT(attention, v_codes), AT(attention, v_scale), &p->v);
@@ -396,7 +402,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
 
     const td_kernel *direct =
         p.qk_f16 ? td_direct_kernel(op, target, p.at.cubin, p.sm, p.smooth, p.scale) : NULL;
-    if (td_attention_is_masked(op)) {
+    if (td_attention_is_masked(op) && p.qk_f16) {
         step_keys = 0;
         status = td_add_masked(&p, why, why_bytes);
         if (status != TANDEM_OK)
@@ -406,8 +412,10 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     } else {
         place_codes(&p);
         const td_written to = td_place_output(&p);
+        if (td_attention_is_masked(op))
+            td_add_masked_keys(&p);
         const bool prepared = td_add_prologue(&p);
-        const launch l = launch_of(&p);
+        const launch l = td_attention_is_masked(op) ? plain_launch(&p) : launch_of(&p);
         place_dumps(&p, l.wgmma);
         add_attention(&p, &l, &to, prepared);
         step_keys = l.wgmma ? TD_HOPPER_SUM_KEYS(p.d_pad) : TD_TILE_KEYS;

@@ -38,7 +38,7 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
     uint32_t sm;
     if (td_dtype_is_codes(op->q.dtype))
         return TANDEM_PRECISION_8B;
-    if (td_attention_is_masked(op))
+    if (td_attention_is_masked(op) && op->precision == TANDEM_PRECISION_AUTO)
         return TANDEM_PRECISION_F16;
     if (op->precision != TANDEM_PRECISION_AUTO || !td_target_kernels(target, &cubin, &sm, NULL, 0))
         return op->precision;

@@ -67,6 +67,12 @@ static uint32_t end_of(const tandem_attention *op, double work, uint32_t row)
     return end < op->q_len ? (uint32_t)end : op->q_len;
 }
 
+/* Whether which keys are made codes of depends on all rows. */
+static bool counts_by_rows(const tandem_attention *op)
+{
+    return op->position.dtype != TANDEM_DTYPE_NONE && op->precision > TANDEM_PRECISION_F16;
+}
+
 static cut cut_for(const tandem_attention *op, uint32_t count)
 {
     const uint32_t group = op->heads / op->kv_heads;
@@ -89,7 +95,7 @@ static cut cut_for(const tandem_attention *op, uint32_t count)
     if (!c.heads)
         c.heads = 1;
     c.parts_of_heads = op->kv_heads * divided_up(group, c.heads);
-    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR)
+    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR && !counts_by_rows(op))
         c.work = work_of(op, 0) * (double)planes / count;
     return c;
 }

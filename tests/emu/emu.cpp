@@ -317,7 +317,7 @@ void end_thread()
 /* The parameter block is passed by value: a copy on the stack (or of which the address is passed) that is larger than
  * the kernel's own, which therefore lies where the kernel looks for it. */
 struct Params {
-    uint64_t words[48];
+    uint64_t words[80];
 };
 
 void begin_thread()

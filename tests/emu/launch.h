@@ -14,7 +14,7 @@ typedef struct emu_launch {
     uint32_t shared_bytes;   /* dynamic */
     uint32_t cluster;        /* blocks, 0 or 1: none */
     uint32_t together;       /* blocks that run side by side where there are no clusters */
-    const void *params;      /* 384 bytes */
+    const void *params;      /* 640 bytes */
     uint64_t seed;
     char *why; /* what went wrong: which warp waits for what, which bytes were missed */
     size_t why_bytes;

@@ -168,7 +168,7 @@ static void check_against_transformers(lu_instance *it)
             smollm2_add(&score, s, at, logits + (size_t)at * words, words);
         free(logits);
     }
-    smollm2_check(&score);
+    smollm2_check(&score, SMOLLM2_DIVERGENCE, SMOLLM2_SAME);
 }
 
 /* Logits of `count` tokens, `most` at a time, against those of others. */

@@ -47,7 +47,27 @@ static void test_logits(void **state)
         print_message("cosine of all logits of a token: %.7f\n", cosine);
         assert_true(cosine >= SMOLLM2_COSINE);
     }
-    smollm2_check(&score);
+    smollm2_check(&score, SMOLLM2_DIVERGENCE, SMOLLM2_SAME);
+    lu_end(&it);
+}
+
+/* With attention in 8 bits. */
+static void test_logits_8b(void **state)
+{
+    td_target target = td_target_for_sm(0);
+    smollm2_score score = {0};
+
+    (void)state;
+    target.precision = TANDEM_PRECISION_8B;
+    lu_instance it = lu_begin(&model, target, lu_run_cpu, NULL);
+    for (uint32_t i = 0; i < count_of(fixtures.count); i += 2) {
+        const smollm2_sequence *s = &fixtures.sequences[i];
+
+        lu_compute_sequence(&it, s->ids, 0, s->length, 64, logits);
+        for (uint32_t at = 0; at < s->length; at++)
+            smollm2_add(&score, s, at, logits + (size_t)at * words, words);
+    }
+    smollm2_check(&score, SMOLLM2_DIVERGENCE_8B, SMOLLM2_SAME_8B);
     lu_end(&it);
 }
 
@@ -176,7 +196,8 @@ static void test_tool(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),     cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_logits),     cmocka_unit_test(test_logits_8b),
+        cmocka_unit_test(test_answers),
         cmocka_unit_test(test_one_by_one), cmocka_unit_test(test_two_slots),
         cmocka_unit_test(test_plans),      cmocka_unit_test(test_tool),
     };

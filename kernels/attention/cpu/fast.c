@@ -107,14 +107,17 @@ TD_INLINE void softmax_row_float(const job *at, uint32_t row, uint32_t slot, int
     const float q_scale = local->q_scale[row];
     for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
         s[j] *= q_scale * local->k_scale[j];
-    for (uint32_t j = 0; j < TD_TILE_KEYS && at->cap > 0; j++)
-        s[j] = capped_c(s[j], at->cap);
     if (at->delta)
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
-            s[j] += at->delta[slot * at->delta_stride + j];
-    if (at->delta_stride)
+            s[j] += at->delta[j];
+    if (at->own)
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
-            s[j] = at->delta[slot * at->delta_stride + j] == -INFINITY ? -INFINITY : s[j];
+            s[j] += at->own[row];
+    for (uint32_t j = 0; j < TD_TILE_KEYS && at->cap > 0; j++)
+        s[j] = capped_c(s[j], at->cap);
+    if (at->bias)
+        for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
+            s[j] = at->bias[slot][j] == -INFINITY ? -INFINITY : s[j] + at->bias[slot][j];
     for (uint32_t j = (uint32_t)limit; j < TD_TILE_KEYS; j++)
         s[j] = -INFINITY;
     for (uint32_t lane = 0; lane < 8; lane++) {
@@ -132,9 +135,9 @@ TD_INLINE void softmax_row_float(const job *at, uint32_t row, uint32_t slot, int
         s[j] = exp2_c(s[j] - offset);
     for (uint32_t j = (uint32_t)limit; j < TD_TILE_KEYS; j++)
         s[j] = 0;
-    if (at->delta_stride)
+    if (at->bias)
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
-            s[j] = at->delta[slot * at->delta_stride + j] == -INFINITY ? 0 : s[j];
+            s[j] = at->bias[slot][j] == -INFINITY ? 0 : s[j];
     for (uint32_t j = 0; j < TD_TILE_KEYS; j += 8)
         for (uint32_t lane = 0; lane < 8; lane++)
             l8[lane] += s[j + lane];
@@ -449,13 +452,15 @@ TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, 
     const __m512 q_scale = _mm512_set1_ps(local->q_scale[row]), lowest = _mm512_set1_ps(-INFINITY);
     for (int i = 0; i < 4; i++) {
         s[i] = _mm512_mul_ps(s[i], _mm512_mul_ps(q_scale, _mm512_loadu_ps(local->k_scale + 16 * i)));
+        if (at->delta)
+            s[i] = _mm512_add_ps(s[i], _mm512_loadu_ps(at->delta + 16 * i));
+        if (at->own)
+            s[i] = _mm512_add_ps(s[i], _mm512_set1_ps(at->own[row]));
         if (at->cap > 0)
             s[i] = capped_avx512(s[i], at->cap);
-        if (at->delta)
-            s[i] = _mm512_add_ps(s[i], _mm512_loadu_ps(at->delta + slot * at->delta_stride + 16 * i));
-        if (at->delta_stride) {
-            const __m512 delta = _mm512_loadu_ps(at->delta + slot * at->delta_stride + 16 * i);
-            s[i] = _mm512_mask_mov_ps(s[i], _mm512_cmp_ps_mask(delta, lowest, _CMP_EQ_OQ), lowest);
+        if (at->bias) {
+            const __m512 bias = _mm512_loadu_ps(at->bias[slot] + 16 * i);
+            s[i] = _mm512_mask_mov_ps(_mm512_add_ps(s[i], bias), _mm512_cmp_ps_mask(bias, lowest, _CMP_EQ_OQ), lowest);
         }
     }
     if (limit < (int32_t)TD_TILE_KEYS) {
@@ -594,87 +599,93 @@ const td_fast_ops *td_fast_ops_in_use(void)
     return &isa_table[td_cpu_isa_level()];
 }
 
-static void store_rows(const td_fast_ops *ops, const job *at, uint32_t bh, uint32_t bhk, uint32_t first, uint32_t count)
+void td_fast_store(const td_fast_rows *of, const td_fast_job *at)
 {
     const td_params_attention *p = at->p;
-    const uint32_t d_pad = at->d_pad, dim = p->o.dim;
+    const uint32_t d_pad = at->d_pad, dim = p->o.dim, bh = of->bh;
+    const float *scale = p->v_scale + (size_t)of->bhk * d_pad, *mean = p->v_mean ? p->v_mean + (size_t)of->bhk * d_pad : NULL;
     float sums[TD_FAST_ROWS] = {0};
     for (uint32_t lane = 0; lane < 16; lane++) /* a row's one after the other, so rows beside each other */
-        for (uint32_t r = 0; r < count; r++)
+        for (uint32_t r = 0; r < of->count; r++)
             sums[r] += at->local->l[r][lane];
-    for (uint32_t r = 0; r < count; r++) {
-        const int64_t b = bh / p->heads, h = bh % p->heads, row = first + r;
+    for (uint32_t r = 0; r < of->count; r++) {
+        const int64_t b = bh / p->heads, h = bh % p->heads, row = of->first + r;
         const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
         const float base = at->local->m[r] == -INFINITY ? 0 : at->local->m[r], l = sums[r];
         float *o = at->local->o + (size_t)r * d_pad;
-        const float *scale = p->v_scale + (size_t)bhk * d_pad;
-        const float *mean = p->v_mean ? p->v_mean + (size_t)bhk * d_pad : NULL;
         for (uint32_t c = 0; c < dim; c++)
             o[c] = l == 0 ? 0 : o[c] / l * scale[c] + (mean ? mean[c] : 0);
-        ops->store(p->o.data, p->o.dtype, at_o, o, dim);
+        td_fast_ops_in_use()->store(p->o.data, p->o.dtype, at_o, o, dim);
         if (p->lse) {
-            float lse = -INFINITY;
-            if (l != 0) {
-                lse = ((base + log2f(l)) - TD_LOG2_448) * TD_LN_2;
-                if (p->lse_bias)
-                    lse += p->lse_bias[(size_t)bh * p->q_pad + first + r] * p->scale;
-            }
+            float lse = l == 0 ? -INFINITY : ((base + log2f(l)) - TD_LOG2_448) * TD_LN_2;
+            if (l != 0 && p->lse_bias && !at->own)
+                lse += p->lse_bias[(size_t)bh * p->q_pad + row] * p->scale;
             p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row * p->lse_stride_row] = lse;
         }
     }
 }
 
-static void attention(const td_params_attention *p, const td_block *block, bool is_8b)
+td_fast_job td_fast_start(const td_params_attention *p, const td_fast_rows *of, bool is_8b, td_local_fast *local)
 {
-    const td_fast_ops *ops = td_fast_ops_in_use();
-    td_local_fast *local = block->local;
-    const uint32_t q_len = p->o.rows, d_pad = p->d_pad;
-    const uint32_t tiles = (q_len + TD_FAST_ROWS - 1) / TD_FAST_ROWS;
-    const uint32_t bh = block->x / tiles, first = block->x % tiles * TD_FAST_ROWS;
-    const uint32_t bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
-    const uint32_t count = q_len - first < TD_FAST_ROWS ? q_len - first : TD_FAST_ROWS;
-    const size_t qk_bytes = is_8b ? 1 : 2;
-    const float sl2 = p->scale * TD_LOG2_E;
+    const uint32_t d_pad = p->d_pad;
+    const size_t qk_bytes = is_8b ? 1 : 2, row = (size_t)of->bh * p->q_pad + of->first;
     job at = {.p = p, .local = local, .d_pad = d_pad, .is_8b = is_8b};
-    at.rows = (count + 3) & ~3u; /* the rows behind the last exist in the padded codes */
-    at.q = (const unsigned char *)p->q_codes + ((size_t)bh * p->q_pad + first) * d_pad * qk_bytes;
-    at.k = (const unsigned char *)p->k_codes + (size_t)bhk * p->kv_pad * d_pad * qk_bytes;
-    at.v = (const unsigned char *)p->v_codes + (size_t)bhk * d_pad * p->kv_pad * qk_bytes;
-
+    at.rows = (of->count + 3) & ~3u; /* the rows behind the last exist in the padded codes */
+    at.q = (const unsigned char *)p->q_codes + row * d_pad * qk_bytes;
+    at.k = (const unsigned char *)p->k_codes + (size_t)of->bhk * p->kv_pad * d_pad * qk_bytes;
+    at.v = (const unsigned char *)p->v_codes + (size_t)of->bhk * d_pad * p->kv_pad * qk_bytes;
     for (uint32_t i = 0; i < 256; i++)
         local->e4m3[i] = td_from_e4m3((uint8_t)i);
-    ops->pack_q(&at);
+    td_fast_ops_in_use()->pack_q(&at);
     memset(local->o, 0, (size_t)at.rows * d_pad * sizeof *local->o);
     memset(local->l, 0, at.rows * sizeof local->l[0]);
     for (uint32_t r = 0; r < at.rows; r++) {
         local->m[r] = -INFINITY;
-        local->q_scale[r] = p->q_scale[(size_t)bh * p->q_pad + first + r] * sl2;
+        local->q_scale[r] = p->q_scale[row + r] * (p->scale * TD_LOG2_E);
     }
+    return at;
+}
+
+void td_fast_load_tile(const td_fast_rows *of, td_fast_job *at)
+{
+    const td_params_attention *p = at->p;
+    td_local_fast *local = at->local;
+    memcpy(local->k_scale, p->k_scale + (size_t)of->bhk * p->kv_pad + at->key, sizeof local->k_scale);
+    if (p->delta) {
+        const size_t q_block = (size_t)of->bh * (p->q_pad / TD_TILE_ROWS) + of->first / TD_TILE_ROWS;
+        for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
+            local->delta[j] = p->delta[q_block * p->kv_pad + at->key + j] * (p->scale * TD_LOG2_E);
+        at->delta = local->delta;
+    }
+    td_fast_ops_in_use()->pack_kv(at);
+}
+
+static void attention(const td_params_attention *p, const td_block *block, bool is_8b)
+{
+    const td_fast_ops *ops = td_fast_ops_in_use();
+    const uint32_t q_len = p->o.rows, tiles = (q_len + TD_FAST_ROWS - 1) / TD_FAST_ROWS, bh = block->x / tiles;
+    td_fast_rows of = {.bh = bh, .first = block->x % tiles * TD_FAST_ROWS};
+    of.bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
+    of.count = q_len - of.first < TD_FAST_ROWS ? q_len - of.first : TD_FAST_ROWS;
+    job at = td_fast_start(p, &of, is_8b, block->local);
     int64_t keys = p->kv_len;
-    if (p->causal && (int64_t)(first + count) + p->kv_len - q_len < keys)
-        keys = (int64_t)(first + count) + p->kv_len - q_len;
+    if (p->causal && (int64_t)(of.first + of.count) + p->kv_len - q_len < keys)
+        keys = (int64_t)(of.first + of.count) + p->kv_len - q_len;
     for (at.key = 0; (int64_t)at.key < keys; at.key += TD_TILE_KEYS) {
-        memcpy(local->k_scale, p->k_scale + (size_t)bhk * p->kv_pad + at.key, sizeof local->k_scale);
-        if (p->delta) {
-            const size_t q_block = (size_t)bh * (p->q_pad / TD_TILE_ROWS) + first / TD_TILE_ROWS;
-            for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
-                local->delta[j] = p->delta[q_block * p->kv_pad + at.key + j] * sl2;
-            at.delta = local->delta;
-        }
-        ops->pack_kv(&at);
+        td_fast_load_tile(&of, &at);
         for (uint32_t row = 0; row < at.rows; row += 4) { /* in portable C 128 rows take a millisecond */
             int32_t limit[4], some = 0;
             if (!td_block_goes_on(block))
                 return;
             for (uint32_t i = 0; i < 4; i++) {
-                limit[i] = visible(&at, first, row + i);
+                limit[i] = visible(&at, of.first, row + i);
                 some |= limit[i];
             }
             if (some)
                 ops->rows(&at, row, limit);
         }
     }
-    store_rows(ops, &at, bh, bhk, first, count);
+    td_fast_store(&of, &at);
 }
 
 void td_fast_attn_8b(const void *params, const td_block *at)

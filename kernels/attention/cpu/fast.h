@@ -13,10 +13,11 @@ typedef struct td_fast_job {
     td_local_fast *local;
     const unsigned char *q, *k, *v; /* codes of this head */
     uint32_t rows, d_pad, key;      /* key: first of the current tile */
-    const float *delta;             /* added to scores, in base 2; or NULL */
-    uint32_t delta_stride;          /* each of four rows has its own, and attends to no key where that is -inf; 0: all have one */
+    const float *delta;             /* of keys, added to scores, in base 2; or NULL */
+    const float *own;               /* of rows, likewise; or NULL */
+    float cap;                      /* above 0: scores s, in base 2, then become cap * tanh(s / cap) */
+    const float (*bias)[TD_TILE_KEYS]; /* of each of four rows, added in the end; -inf: it does not attend to that key; or NULL */
     bool is_8b;
-    float cap;                      /* above 0: scores s, in base 2, become cap * tanh(s / cap), before delta is added */
 } td_fast_job;
 
 /* What an instruction set does for a tile; `row` counts within the block, four rows at a time, of which each attends to the first
@@ -30,5 +31,14 @@ typedef struct td_fast_ops {
 
 /* Of the instruction set in use. */
 const td_fast_ops *td_fast_ops_in_use(void);
+
+/* A block on codes: `count` rows of a head from row `first` on, with nothing added up yet; the tile of keys from at->key on; what
+ * has been added up, as o and lse. */
+typedef struct td_fast_rows {
+    uint32_t bh, bhk, first, count;
+} td_fast_rows;
+td_fast_job td_fast_start(const td_params_attention *p, const td_fast_rows *of, bool is_8b, td_local_fast *local);
+void td_fast_load_tile(const td_fast_rows *of, td_fast_job *at);
+void td_fast_store(const td_fast_rows *of, const td_fast_job *at);
 
 #endif

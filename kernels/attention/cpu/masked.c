@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Tensors are packed as they are, in float; the rest is fast.c's. What is not finite in V counts as 0, and makes its key's scale
- * NaN, so that it reaches the rows that attend to it and no others.
+ * NaN, so that it reaches the rows that attend to it and no others. `attn_masked_codes` takes codes, as fast.c does by itself.
  */
 #include "kernels/attention/cpu/fast.h"
 
@@ -230,48 +230,97 @@ static void store_rows(const plane *of, const td_fast_ops *ops, const td_fast_jo
     }
 }
 
+/* A block's rows, `most` at most. */
+static plane plane_of(const td_params_attention_masked *p, const td_block *block, uint32_t most)
+{
+    const uint32_t tiles = (p->q.rows + most - 1) / most, number = block->x / tiles;
+    const int64_t batch = number / p->q.heads, asked = p->length ? (int64_t)p->length[batch * p->length_stride] : (int64_t)p->keys;
+    plane of = {.p = p, .batch = batch, .head = number % p->q.heads, .first = block->x % tiles * most};
+    of.kv_head = of.head / (p->q.heads / p->k.heads);
+    of.keys = asked < 0 ? 0 : asked > p->keys ? p->keys : asked;
+    of.count = p->q.rows - of.first < most ? p->q.rows - of.first : most;
+    return of;
+}
+
+/* All rows against all keys of the block; `codes`: those rows, where tiles are loaded from codes. False: nobody wants it any more. */
+static bool add_keys(const plane *of, const td_fast_rows *codes, td_fast_job *at, const td_block *block)
+{
+    const td_params_attention_masked *p = of->p;
+    float bias[4][TD_TILE_KEYS];
+    int64_t begin = of->keys, end = 0;
+    for (uint32_t row = 0; row < of->count; row++) {
+        begin = first_of(of, row) < begin ? first_of(of, row) : begin;
+        end = reach_of(of, row) > end ? reach_of(of, row) : end;
+    }
+    if (p->bias || p->window)
+        at->bias = (const float(*)[TD_TILE_KEYS])bias;
+    at->cap = p->softcap;
+    begin = begin < 0 ? 0 : begin / TD_TILE_KEYS * TD_TILE_KEYS;
+    for (at->key = (uint32_t)begin; (int64_t)at->key < end; at->key += TD_TILE_KEYS) {
+        if (codes)
+            td_fast_load_tile(codes, at);
+        else
+            pack_kv(of, at);
+        for (uint32_t row = 0; row < at->rows; row += 4) {
+            int32_t limit[4], some = 0;
+            if (!td_block_goes_on(block))
+                return false;
+            for (uint32_t i = 0; i < 4; i++)
+                some |= limit[i] = limit_of(of, at->key, row + i);
+            if (!some)
+                continue;
+            if (at->bias)
+                load_bias(of, at->key, row, bias);
+            if (p->window)
+                hide_keys(of, at->key, row, bias);
+            td_fast_ops_in_use()->rows(at, row, limit);
+        }
+    }
+    return true;
+}
+
 void td_fast_attn_masked(const void *params, const td_block *block)
 {
     const td_params_attention_masked *p = params;
-    const td_fast_ops *ops = td_fast_ops_in_use();
-    const uint32_t tiles = (p->q.rows + TD_MASKED_ROWS - 1) / TD_MASKED_ROWS, number = block->x / tiles;
-    const int64_t batch = number / p->q.heads, asked = p->length ? (int64_t)p->length[batch * p->length_stride] : (int64_t)p->keys;
-    plane of = {.p = p, .batch = batch, .head = number % p->q.heads, .first = block->x % tiles * TD_MASKED_ROWS};
-    of.kv_head = of.head / (p->q.heads / p->k.heads);
-    of.keys = asked < 0 ? 0 : asked > p->keys ? p->keys : asked;
-    of.count = p->q.rows - of.first < TD_MASKED_ROWS ? p->q.rows - of.first : TD_MASKED_ROWS;
-    float bias[4][TD_TILE_KEYS];
+    const plane of = plane_of(p, block, TD_MASKED_ROWS);
     td_fast_job at = {.local = block->local, .rows = (of.count + 3) & ~3u, .d_pad = (p->q.dim + 31) / 32 * 32};
-    if (p->bias || p->window)
-        at.delta = bias[0], at.delta_stride = TD_TILE_KEYS;
-    at.cap = p->softcap;
     pack_q(&of, &at);
     memset(at.local->o, 0, (size_t)at.rows * at.d_pad * sizeof *at.local->o);
     memset(at.local->l, 0, at.rows * sizeof at.local->l[0]);
     for (uint32_t r = 0; r < at.rows; r++)
         at.local->m[r] = -INFINITY;
-    int64_t begin = of.keys, end = 0;
-    for (uint32_t row = 0; row < of.count; row++) {
-        begin = first_of(&of, row) < begin ? first_of(&of, row) : begin;
-        end = reach_of(&of, row) > end ? reach_of(&of, row) : end;
+    if (add_keys(&of, NULL, &at, block))
+        store_rows(&of, td_fast_ops_in_use(), &at);
+}
+
+void td_fast_attn_masked_codes(const void *params, const td_block *block)
+{
+    const td_params_attention_masked_codes *p = params;
+    const plane of = plane_of(&p->mask, block, TD_FAST_ROWS);
+    const td_fast_rows rows = {.bh = (uint32_t)(of.batch * p->of.heads + of.head),
+                               .bhk = (uint32_t)(of.batch * p->of.kv_heads + of.kv_head),
+                               .first = of.first,
+                               .count = of.count};
+    td_fast_job at = td_fast_start(&p->of, &rows, true, block->local);
+    float own[TD_FAST_ROWS] = {0};
+    for (uint32_t r = 0; r < of.count && p->of.lse_bias; r++)
+        own[r] = p->of.lse_bias[(size_t)rows.bh * p->of.q_pad + of.first + r] * (p->of.scale * TD_LOG2_E);
+    if (p->of.lse_bias && p->mask.softcap > 0)
+        at.own = own;
+    if (add_keys(&of, &rows, &at, block))
+        td_fast_store(&rows, &at);
+}
+
+void td_cpu_attn_masked_keys(const void *params, const td_block *block)
+{
+    const td_params_attention_keys *p = params;
+    const int64_t batch = block->x, length = p->length ? (int64_t)p->length[batch * p->length_stride] : (int64_t)p->keys;
+    int64_t count = length < 0 ? 0 : length < p->keys ? length : p->keys, reach = 0;
+    for (uint32_t row = 0; row < p->rows && p->position; row++) {
+        const int64_t own = (int64_t)p->position[td_row_at(&p->position_at, batch, 0, row)] + 1;
+        reach = own > reach ? own : reach;
     }
-    begin = begin < 0 ? 0 : begin / TD_TILE_KEYS * TD_TILE_KEYS;
-    for (at.key = (uint32_t)begin; (int64_t)at.key < end; at.key += TD_TILE_KEYS) {
-        pack_kv(&of, &at);
-        for (uint32_t row = 0; row < at.rows; row += 4) {
-            int32_t limit[4], some = 0;
-            if (!td_block_goes_on(block))
-                return;
-            for (uint32_t i = 0; i < 4; i++)
-                some |= limit[i] = limit_of(&of, at.key, row + i);
-            if (!some)
-                continue;
-            if (p->bias || p->window)
-                load_bias(&of, at.key, row, bias);
-            if (p->window)
-                hide_keys(&of, at.key, row, bias);
-            ops->rows(&at, row, limit);
-        }
-    }
-    store_rows(&of, ops, &at);
+    if (p->position && reach < count)
+        count = reach;
+    p->counts[batch] = (int32_t)count;
 }

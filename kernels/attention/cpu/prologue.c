@@ -75,6 +75,24 @@ static const void *row_address(const td_tensor *x, uint32_t bh, uint32_t row)
     return (const unsigned char *)x->data + i * (x->dtype == TANDEM_DTYPE_F32 ? 4 : 2);
 }
 
+/* Rows of a head that exist. */
+TD_INLINE uint32_t rows_of(const td_tensor *x, const int32_t *counts, uint32_t bh)
+{
+    return counts ? (uint32_t)counts[bh / x->heads] : x->rows;
+}
+
+/* Of them those of a chunk; 0: none. */
+TD_INLINE uint32_t rows_in(uint32_t rows, uint32_t chunk)
+{
+    const uint32_t first = chunk * TD_TILE_ROWS, rest = rows > first ? rows - first : 0;
+    return rest < TD_TILE_ROWS ? rest : TD_TILE_ROWS;
+}
+
+TD_INLINE uint32_t chunks_of(uint32_t rows)
+{
+    return (rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+}
+
 TD_INLINE bool is_finite(float x)
 {
     return (td_bits(x) & 0x7f800000) != 0x7f800000;
@@ -86,10 +104,10 @@ TD_INLINE float finite_or_0(float x)
 }
 
 /* The chunk's rows as finite floats in tile[][d_pad], zeros behind dim; row_bad[] tells which were not finite. */
-TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, uint32_t bh, uint32_t chunk, uint32_t d_pad)
+TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, const int32_t *counts, uint32_t bh, uint32_t chunk,
+                             uint32_t d_pad)
 {
-    const uint32_t first = chunk * TD_TILE_ROWS;
-    const uint32_t rows = x->rows - first < TD_TILE_ROWS ? x->rows - first : TD_TILE_ROWS;
+    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(x, counts, bh), chunk);
     for (uint32_t r = 0; r < rows; r++) {
         float *row = at->tile + (size_t)r * d_pad;
         load_row(row, row_address(x, bh, first + r), x->dtype, x->dim);
@@ -122,8 +140,9 @@ TD_INLINE void mean_partial_body(const void *params, const td_block *at)
     const td_params_mean_partial *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, dim = p->x.dim;
-    const uint32_t first = chunk * TD_TILE_ROWS;
-    const uint32_t rows = p->x.rows - first < TD_TILE_ROWS ? p->x.rows - first : TD_TILE_ROWS;
+    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(&p->x, p->counts, bh), chunk);
+    if (!rows)
+        return;
     float *row = local->channel, *sum = local->tile; /* sums of rows that are alike modulo 8 */
     memset(sum, 0, 8 * p->d_pad * sizeof *sum);
     for (uint32_t r = 0; r < rows; r++) {
@@ -145,14 +164,16 @@ TD_INLINE void mean_final_body(const void *params, const td_block *at)
     const td_params_mean_final *p = params;
     const float *partial = p->partial + (size_t)at->x * p->chunks * p->d_pad;
     float *mean = p->mean + (size_t)at->x * p->d_pad;
+    const uint32_t rows = p->counts ? (uint32_t)p->counts[at->x / p->heads] : p->rows;
+    const uint32_t chunks = p->counts ? chunks_of(rows) : p->chunks;
     float sum[TD_MAX_DIM];
     for (uint32_t c = 0; c < p->d_pad; c++)
         sum[c] = 0;
-    for (uint32_t chunk = 0; chunk < p->chunks; chunk++)
+    for (uint32_t chunk = 0; chunk < chunks; chunk++)
         for (uint32_t c = 0; c < p->d_pad; c++)
             sum[c] += partial[(size_t)chunk * p->d_pad + c];
     for (uint32_t c = 0; c < p->d_pad; c++)
-        mean[c] = sum[c] / (float)p->rows;
+        mean[c] = sum[c] / (float)(rows ? rows : 1);
 }
 
 TD_INLINE void amax_partial_body(const void *params, const td_block *at)
@@ -160,7 +181,9 @@ TD_INLINE void amax_partial_body(const void *params, const td_block *at)
     const td_params_amax_partial *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad;
-    const uint32_t rows = load_tile(local, &p->x, bh, chunk, d_pad);
+    const uint32_t rows = load_tile(local, &p->x, p->counts, bh, chunk, d_pad);
+    if (!rows)
+        return;
     float *mean = local->mean;
     if (p->own_mean)
         tile_mean(local, mean, rows, d_pad);
@@ -211,7 +234,9 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
     const td_params_quant_qk *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad;
-    const uint32_t rows = load_tile(local, &p->x, bh, chunk, d_pad);
+    const uint32_t rows = load_tile(local, &p->x, p->counts, bh, chunk, d_pad);
+    if (!rows)
+        return;
     const size_t first = (size_t)bh * p->rows_pad + (size_t)chunk * TD_TILE_ROWS;
 
     if (p->lse_bias) {
@@ -263,8 +288,9 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         uint32_t group_amax[TD_TILE_ROWS] = {0};
         if (p->amax) {
             const float *amax = p->amax + (size_t)bh * p->chunks * d_pad;
+            const uint32_t chunks = chunks_of(rows_of(&p->x, p->counts, bh));
             float head = 0;
-            for (size_t i = 0; i < (size_t)p->chunks * d_pad; i++)
+            for (size_t i = 0; i < (size_t)chunks * d_pad; i++)
                 head = amax[i] > head ? amax[i] : head;
             group_amax[0] = td_bits(head);
         } else {
@@ -366,13 +392,14 @@ TD_INLINE void quant_v_body(const void *params, const td_block *at)
     const td_params_quant_v *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bhk = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad, dim = p->x.dim;
-    const uint32_t first = chunk * TD_TILE_ROWS;
-    const uint32_t rows = p->x.rows - first < TD_TILE_ROWS ? p->x.rows - first : TD_TILE_ROWS;
+    const uint32_t all = rows_of(&p->x, p->counts, bhk), first = chunk * TD_TILE_ROWS, rows = rows_in(all, chunk);
+    if (!rows)
+        return;
     const float *amax = p->amax + (size_t)bhk * p->chunks * d_pad;
     float top[TD_MAX_DIM], scale[TD_MAX_DIM], *inverse = local->channel, *mean = local->mean;
     for (uint32_t c = 0; c < d_pad; c++)
         top[c] = 0;
-    for (uint32_t i = 0; i < p->chunks; i++)
+    for (uint32_t i = 0; i < chunks_of(all); i++)
         for (uint32_t c = 0; c < d_pad; c++)
             top[c] = amax[(size_t)i * d_pad + c] > top[c] ? amax[(size_t)i * d_pad + c] : top[c];
     for (uint32_t c = 0; c < d_pad; c++) {
@@ -433,7 +460,9 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
     const uint32_t chunk = at->x % p->chunks, bh = at->x / p->chunks / groups;
     const uint32_t first = at->x / p->chunks % groups * p->each;
     const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads), d_pad = p->d_pad;
-    const uint32_t rows = load_tile(local, &p->k, bhk, chunk, d_pad);
+    const uint32_t rows = load_tile(local, &p->k, p->counts, bhk, chunk, d_pad);
+    if (!rows)
+        return;
     float sum[TD_TILE_ROWS], *mean = local->mean;
     memset(mean, 0, d_pad * sizeof *mean);
     if (p->k_mean)

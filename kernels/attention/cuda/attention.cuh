@@ -17,6 +17,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
+#include "mask.cuh"
 #include "softmax.cuh"
 #include "kernels/cuda/tensor.cuh"
 #include "tile.cuh"
@@ -82,6 +85,15 @@ template <> struct Dot<16> {
         mma_f16(c, a, b0, b1);
     }
 };
+
+__device__ __forceinline__ int end_of(const RowMask &mask)
+{
+    return mask.end;
+}
+__device__ __forceinline__ int end_of(char)
+{
+    return 0;
+}
 
 /* The warp's first row in the dumps. */
 __device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const RowTile &at)
@@ -178,16 +190,24 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
     }
 }
 
-template <class T> __device__ __forceinline__ void attend(const td_params_attention &p)
+/* mask: what td_params_attention_masked_codes has, or nothing. */
+template <class T, bool Masked>
+__device__ __forceinline__ void attend(const td_params_attention &p, const td_params_attention_masked *mask)
 {
     TD_DYNAMIC_SHARED(16, shared_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(shared_bytes);
     __shared__ RowTile at; /* out of the registers' way */
+    __shared__ std::conditional_t<Masked, RowMask, char> masked;
     if (threadIdx.x == 0)
         at = row_tile<T>(p);
     __syncthreads();
+    int begin = 0; /* the first tile */
+    if constexpr (Masked) {
+        MaskOf{*mask, at.bh / p.heads, at.bh % p.heads, at.row0}.fill(masked);
+        begin = masked.begin / T::keys;
+    }
     const int lane = int(threadIdx.x) % 32;
-    const int tiles = (at.keys + T::keys - 1) / T::keys;
+    const int tiles = ((Masked ? end_of(masked) : at.keys) + T::keys - 1) / T::keys;
     const float sl2 = __fmul_rn(p.scale, TD_LOG2_E);
     /* the warp's row of Q */
     const int64_t first = int64_t(at.bh) * p.q_pad + at.row0 + int(threadIdx.x) / 32 * 16;
@@ -196,10 +216,10 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     float o[T::dim / 8][4], row_scale[2];
     Softmax softmax;
 
-    if (tiles > 0) {
-        fetch_k<T>(shared.stage[0], p, at, 0);
+    if (tiles > begin) {
+        fetch_k<T>(shared.stage[begin % T::stages], p, at, begin);
         cp_async_commit();
-        fetch_v<T>(shared.stage[0], p, at, 0);
+        fetch_v<T>(shared.stage[begin % T::stages], p, at, begin);
         cp_async_commit();
     }
     softmax.start();
@@ -217,7 +237,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
             load_q<T>(q[step], q_rows, lane, step);
 
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = begin; tile < tiles; tile++) {
         typename T::Stage &now = shared.stage[tile % T::stages],
                           &next = shared.stage[(tile + 1) % T::stages];
         const bool more = tile + 1 < tiles;
@@ -290,7 +310,10 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
                 for (int i = 0; i < 4; i++)
                     s[j][i] = __fmaf_rn(i % 2 ? delta.y : delta.x, sl2, s[j][i]);
             }
-        if ((tile + 1) * T::keys > at.free_keys) {
+        if constexpr (Masked) {
+            MaskOf{*mask, at.bh / p.heads, at.bh % p.heads, at.row0}.apply(
+                s, masked, tile * T::keys, p.lse_bias ? p.lse_bias + int64_t(at.bh) * p.q_pad : nullptr, sl2);
+        } else if ((tile + 1) * T::keys > at.free_keys) {
             const int thread = tid_x() % 32, first = at.row0 + tid_x() / 32 * 16 + at.reach;
 
 #pragma unroll
@@ -338,7 +361,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
         if (p.lse && lane % 4 == 0) {
             float lse = softmax.lse(half);
 
-            if (p.lse_bias)
+            if (p.lse_bias && !(Masked && mask->softcap > 0))
                 lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[int64_t(at.bh) * p.q_pad + r], p.scale));
             p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + r * p.lse_stride_row] =
                 lse;
@@ -378,5 +401,5 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
         name##_d##dim(const __grid_constant__ td_params_attention p)       \
     {                                                                      \
         if (!td::cancelled(p.cancel))                                      \
-            td::attend<td::Tile<dim, qk_bits, pv_bytes>>(p);               \
+            td::attend<td::Tile<dim, qk_bits, pv_bytes>, false>(p, nullptr); \
     }

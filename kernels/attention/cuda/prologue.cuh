@@ -78,10 +78,21 @@ struct Walk {
     }
 };
 
+/* Rows of a head that exist. */
+__device__ __forceinline__ uint32_t rows_of(uint32_t rows, uint32_t heads, const int32_t *counts, uint32_t bh)
+{
+    return counts ? uint32_t(counts[bh / heads]) : rows;
+}
+
+__device__ __forceinline__ uint32_t chunks_of(uint32_t rows)
+{
+    return (rows + uint32_t(kRows) - 1) / uint32_t(kRows);
+}
+
 /* A block's share of the grid: chunk of 128 rows of a head. */
 struct Chunk {
     int64_t bh, first;
-    int index, rows; /* rows that exist, at most 128 */
+    int index, rows; /* rows that exist, at most 128; 0 or below: none */
 
     __device__ __forceinline__ Chunk(uint32_t block, uint32_t chunks, uint32_t total_rows)
     {
@@ -312,8 +323,10 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     if (td::cancelled(p.cancel))
         return;
     __shared__ __align__(16) float stage[td::kStageFloats];
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const td::Chunk chunk(blockIdx.x, p.chunks, td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks));
     const td::Walk walk(p.x.dim, p.d_pad);
+    if (chunk.rows <= 0)
+        return;
     float *to = p.partial + int64_t(blockIdx.x) * p.d_pad;
 
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
@@ -334,14 +347,16 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     if (td::cancelled(p.cancel))
         return;
     const float *from = p.partial + int64_t(blockIdx.x) * p.chunks * p.d_pad;
+    const uint32_t rows = p.counts ? uint32_t(p.counts[blockIdx.x / p.heads]) : p.rows;
+    const uint32_t chunks = td::chunks_of(rows);
 
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
         float sum = 0.0f;
 
 #pragma unroll 8
-        for (uint32_t i = 0; i < p.chunks; i++)
+        for (uint32_t i = 0; i < chunks; i++)
             sum = __fadd_rn(sum, from[int64_t(i) * p.d_pad + c]);
-        p.mean[int64_t(blockIdx.x) * p.d_pad + c] = __fdiv_rn(sum, float(p.rows));
+        p.mean[int64_t(blockIdx.x) * p.d_pad + c] = __fdiv_rn(sum, float(max(rows, 1u)));
     }
 }
 
@@ -353,8 +368,11 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
     __shared__ unsigned top[td::kMaxDim]; /* as bits */
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const td::Chunk chunk(blockIdx.x, p.chunks, td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks));
     const td::Walk walk(p.x.dim, p.d_pad);
+
+    if (chunk.rows <= 0)
+        return;
 
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
         top[c] = 0;
@@ -395,19 +413,22 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     __shared__ unsigned top[td::kRows]; /* maxima of the groups, as bits */
     __shared__ float factor[td::kRows]; /* that turns a row into codes */
     __shared__ bool bad[td::kRows];
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const uint32_t all = td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks);
+    const td::Chunk chunk(blockIdx.x, p.chunks, all);
     const td::Walk walk(p.x.dim, p.d_pad);
     const int t = int(threadIdx.x);
     const uint32_t granularity = p.mode == 1 ? uint32_t(TANDEM_GRANULARITY_TOKEN) : p.granularity;
     const bool is_k = p.is_k != 0, whole_head = p.amax && p.mode != 1;
     const int64_t row0 = chunk.bh * p.rows_pad + chunk.first;
 
+    if (chunk.rows <= 0)
+        return;
     top[t] = 0;
     if (whole_head) {
         const float *amax = p.amax + chunk.bh * p.chunks * p.d_pad;
         float most = 0.0f;
 
-        for (int64_t i = t; i < int64_t(p.chunks) * p.d_pad; i += td::kThreads)
+        for (int64_t i = t; i < int64_t(td::chunks_of(all)) * p.d_pad; i += td::kThreads)
             most = fmaxf(most, amax[i]);
         const unsigned most_bits = td::team_max(__float_as_uint(most), 32);
         __syncthreads();
@@ -537,16 +558,20 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     constexpr int slice = 32, pitch = 2 * td::kRows + 16;
     __shared__ __align__(16) uint8_t turned[slice * pitch];
     __shared__ float factor[td::kMaxDim], mean[td::kMaxDim];
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const uint32_t all = td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks);
+    const td::Chunk chunk(blockIdx.x, p.chunks, all);
     const td::Walk walk(slice, slice);
     const int t = int(threadIdx.x), bytes = p.mode == 0 ? 1 : 2;
+
+    if (chunk.rows <= 0)
+        return;
 
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
         const float *from = p.amax + chunk.bh * p.chunks * p.d_pad + c;
         float amax = 0.0f, scale;
 
 #pragma unroll 8
-        for (uint32_t i = 0; i < p.chunks; i++)
+        for (uint32_t i = 0; i < td::chunks_of(all); i++)
             amax = fmaxf(amax, from[int64_t(i) * p.d_pad]);
         if (p.mode == 0) {
             scale = td::code_scale(amax, TD_V_TOP);
@@ -617,13 +642,17 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     __shared__ float k_mean[slice];
     const uint32_t groups = (p.q_blocks + p.each - 1) / p.each;
     /* chunk.bh counts (bh, group of query blocks) pairs */
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows);
+    const td::Chunk chunk(blockIdx.x, p.chunks,
+                          td::rows_of(p.k.rows, p.heads, p.counts, blockIdx.x / p.chunks / groups));
     const int64_t bh = chunk.bh / groups, batch = bh / p.heads, head = bh % p.heads;
     const int64_t bhk = batch * p.k.heads + head / (p.heads / p.k.heads);
     const uint32_t first = uint32_t(chunk.bh % groups) * p.each,
                    blocks = min(p.each, p.q_blocks - first);
     const int t = int(threadIdx.x);
     float dot[most] = {};
+
+    if (chunk.rows <= 0)
+        return;
 
     td::with_dtype(p.k, bhk, [&](auto k, bool wide) {
         for (uint32_t c0 = 0; c0 < p.k.dim; c0 += slice) {
