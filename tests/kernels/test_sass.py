@@ -51,6 +51,14 @@ REGISTERS = {
     },
 }
 MASKED = ("attn_masked_f16", "attn_masked_bf16")  # with lengths of keys or a bias, everywhere
+# The same on codes.
+MASKED_CODES = {
+    "80": ("attn_masked_8b_f16", "attn_masked_4b_f16"),
+    "86": ("attn_masked_8b_f16", "attn_masked_4b_f16"),
+    "89": ("attn_masked_8b_fp8", "attn_masked_4b_fp8"),
+    "90a": ("attn_masked_8b_fp8",),
+    "120": ("attn_masked_8b_fp8",),
+}
 FEW, FEW_DIMS = ("attn_masked_few_f16", "attn_masked_few_bf16"), (32, 64, 96, 128)  # of them for few rows
 # Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute up to 240.
 # Warpgroups that compute, by head dim.
@@ -165,7 +173,8 @@ class Ptxas(unittest.TestCase):
         for arch in cubins():
             if arch not in REGISTERS:
                 continue
-            want = {f"{kernel}_d{d}" for kernel in (*REGISTERS[arch], *MASKED) for d in DIMS}
+            want = {f"{kernel}_d{d}" for kernel in (*REGISTERS[arch], *MASKED, *MASKED_CODES[arch]) for d in DIMS}
+            want.add("attn_masked_keys")
             want |= {f"{kernel}_d{d}" for kernel in FEW for d in FEW_DIMS}
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}

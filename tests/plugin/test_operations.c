@@ -23,6 +23,7 @@ typedef struct operation {
     float off;         /* by so much GPUs may be from the CPU */
     uint32_t dtype, head_dim; /* of attention's q, k and v, or norm's x; of caches their format, and heads */
     uint64_t offset_bytes;    /* where q begins */
+    uint32_t precision;       /* of attention */
 } operation;
 
 /* Halves in the first half of a mem, y in the second, whole numbers behind it. */
@@ -121,7 +122,7 @@ static void attention(const operation *it, tandem_mem mem, tandem_operands *op)
     const uint32_t heads = CHANNELS / it->head_dim;
 
     op->attention = (tandem_attention){.batch = HEADS, .heads = heads, .kv_heads = heads, .q_len = ROWS, .kv_len = ROWS,
-                                       .head_dim = it->head_dim};
+                                       .head_dim = it->head_dim, .precision = it->precision};
     op->attention.q = tandem_view_dense(mem, it->offset_bytes, it->dtype, heads, ROWS, it->head_dim);
     op->attention.k = tandem_view_dense(mem, PLANE, it->dtype, heads, ROWS, it->head_dim);
     op->attention.v = tandem_view_dense(mem, 2 * PLANE, it->dtype, heads, ROWS, it->head_dim);
@@ -274,6 +275,8 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_REPROJECT, .make = reproject, .elements = PIXELS * 4, .off = 1e-4f},
     {.number = TANDEM_OPERATION_TOP, .make = top, .elements = 2 * 128},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
+    {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-2f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64,
+     .precision = TANDEM_PRECISION_8B},
     {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
 #define CACHE(format, dim) \
     {.number = TANDEM_OPERATION_CACHE_ATTENTION, .make = cache_attention, .elements = HEADS * ROWS * dim, .off = 4e-3f, .dtype = format, .head_dim = dim}
@@ -365,6 +368,10 @@ static void each_kernel(td_target target)
 
         it.elements = HEADS * ROWS * (CHANNELS / it.head_dim * it.head_dim);
         each_case(&it, target);
+        for (it.precision = TANDEM_PRECISION_8B; n % 4 == 0 && it.precision <= TANDEM_PRECISION_4B; it.precision++) {
+            it.off = 0.2f; /* rows that share a scale are others on other GPUs */
+            each_case(&it, target);
+        }
     }
 }
 
