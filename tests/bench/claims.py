@@ -24,6 +24,7 @@ FILES = {
     "cache": "cpu-cache.json",
     "skips": "cpu-skip-tiles.json",
     "account": "h200-account.json",
+    "logits": "cpu-logits.json",
     "minilm_cpu": "cpu-minilm.json",
     "npc": "cpu-npc.json",
     "npc_half": "h200-npc-0.5b.json",
@@ -414,6 +415,14 @@ CACHE = [
 README.append(
     "with {of_f16(cache, 'k8v8', 'cache_bytes'):.2f} and {of_f16(cache, 'k4v8', 'cache_bytes'):.2f} of fp16's bytes at {cache.context} tokens "
     "perplexity is {of_f16(cache, 'k8v8', 'perplexity') * 100 - 100:.2f} and {of_f16(cache, 'k4v8', 'perplexity') * 100 - 100:.2f} % higher"
+)
+
+README.append(
+    "With fp16 caches attention may be 8b or 4b (`--attention 8b`): of {named(logits.rows, attention='8b').tokens} tokens "
+    "{named(logits.rows, attention='8b').same * 100:.1f} % then have the same most likely next one as in float32, where two are not about "
+    "as likely {named(logits.rows, attention='8b').same_apart * 100:.1f} %, at a divergence of {named(logits.rows, attention='8b').kl:.4f}; "
+    "with 4b {named(logits.rows, attention='4b').same * 100:.1f} %, and {named(logits.rows, attention='4b').kl:.3f}; with f16 "
+    "{named(logits.rows, attention='f16').same * 100:.1f} % (`tests/bench/bench_logits.py`, on a CPU;"
 )
 
 ASSETS = [way_row(*of) for of in (("f16", "f16", ""), ("f16", "k8v8", ""), ("f16", "k4v8", ""), ("8b", "f16", ""), ("4b", "f16", ""),

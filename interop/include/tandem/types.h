@@ -168,8 +168,9 @@ typedef enum tandem_granularity {
  * kv_len on to all. So rows whose keys a cache has, with others before and behind them, see what is before them. causal is 0 then.
  * window: with causal or position a row attends only to the last `window` keys up to its own: to key j if j > its own - window.
  * softcap: scale * Q K^T becomes softcap * tanh(scale * Q K^T / softcap), before a bias is added.
- * With any of these precision is AUTO or F16 and smooth DEFAULT or NONE, else it is UNSUPPORTED, as codes are; on a GPU q, k and v
- * must all be F16, or all BF16.
+ * With any of these AUTO is F16, whose smooth is DEFAULT or NONE, and for which on a GPU q, k and v must all be F16, or all BF16; codes
+ * are UNSUPPORTED. 8B and 4B make codes, means and scales of those keys alone that length and the largest position let count; a bias
+ * that is -inf hides keys from rows, not from scales. What smoothing K takes off a row's scores is put back before a softcap.
  * A NaN or Inf in a row of Q makes that row of O NaN; one in a row of K or V makes NaN those rows of O that
  * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
  * times log2(e), and sums of K and V over all keys, times 2^15, are numbers in float32. */
