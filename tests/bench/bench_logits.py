@@ -3,9 +3,9 @@
 
 SPDX-License-Identifier: Apache-2.0
 
-usage: bench_logits.py BUILD_FOLDER [--model F] [--rung R] [--json F] [--strict]
+usage: bench_logits.py BUILD_FOLDER [--model F] [--rung R] [--every N] [--json F] [--strict]
 
-Of the texts in tests/kernels/smollm2, whose tokens are read 64 at a time: `tandem logits --kv f32 --rung cpu`, then f16, 8b and 4b by
+Of every N-th text in tests/kernels/smollm2 (default: of each): `tandem logits --kv f32 --rung cpu`, then f16, 8b and 4b by
 --rung. Of all tokens the mean of Kullback and Leibler's divergence over all words, the largest, how many have the same most likely
 next one, and of how many of those whose two most likely ones are a tenth of a logit apart in float32, or more. model: default what
 `tandem fetch smollm2` brings. Exit status 77: no numpy; 1: something failed, or with --strict a target was missed.
@@ -73,18 +73,19 @@ def main():
     p.add_argument("build", type=pathlib.Path)
     p.add_argument("--model")
     p.add_argument("--rung", default="cpu")
+    p.add_argument("--every", type=int, default=1)
     p.add_argument("--json", type=pathlib.Path)
     p.add_argument("--strict", action="store_true")
     a = p.parse_args()
     a.build = a.build.resolve()
     a.model = a.model or subprocess.run([a.build / "tandem", "fetch", "smollm2"], check=True, capture_output=True, text=True).stdout.strip()
     texts = read(ROOT / "tests/kernels/smollm2/fixtures.safetensors")
-    rows = measure(a, np.split(texts["ids"], np.cumsum(texts["lengths"])[:-1]))
+    rows = measure(a, np.split(texts["ids"], np.cumsum(texts["lengths"])[:-1])[::a.every])
     for row in rows:
         print(f"{row['attention']:>3}: {row['tokens']} tokens, divergence {row['kl']:.2g}, at most {row['kl_most']:.2g}; "
               f"the same next one {100 * row['same']:.2f} %, where two are {APART} apart {100 * row['same_apart']:.2f} %")
     report = {"bench": "logits", "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-              "model": pathlib.Path(a.model).name, "rung": a.rung, "apart": APART, "rows": rows}
+              "model": pathlib.Path(a.model).name, "rung": a.rung, "every": a.every, "apart": APART, "rows": rows}
     if a.json:
         a.json.write_text(json.dumps(report, indent=1) + "\n")
     missed = [row["attention"] for row in rows if row["kl"] > MOST_KL.get(row["attention"], np.inf)]
