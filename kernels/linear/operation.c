@@ -394,10 +394,12 @@ static uint32_t tile_warps(const tandem_linear *l, const td_target *target, shar
     return best;
 }
 
-/* Whether warps have two tiles each: with many rows of x, and so many blocks of one tile a warp that half of them are enough. */
+/* Whether warps have two tiles each: with many rows of x, where multiprocessors, which have a block at a time then, take no longer for
+ * half of the blocks. */
 static bool takes_pairs(uint32_t weights, uint32_t size, uint64_t blocks, const td_target *target)
 {
-    return size >= 2 && weights == TD_LINEAR_TILES && 2 * blocks >= 3 * multiprocessors_of(target);
+    const uint64_t at_once = multiprocessors_of(target), rounds = (blocks + at_once - 1) / at_once;
+    return size >= 2 && weights == TD_LINEAR_TILES && 2 * (((blocks + 1) / 2 + at_once - 1) / at_once) <= rounds;
 }
 
 static td_record *build_skinny(td_builder *at, const td_target *target, const tandem_linear *l, const tandem_linear *whole,

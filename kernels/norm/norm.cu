@@ -269,19 +269,21 @@ template <class Y> __device__ __forceinline__ void norm_line(const td_params_nor
     norm_place(p, number, batch, head, row);
     const bool there = number < p.total; /* of all threads of a warp alike */
     const float *x = static_cast<const float *>(p.x) + row_at(p.x_at, batch, head, row);
-
-    wait_for_previous();
-    launch_dependents();
     const bool stop = is_set(p.cancel);
-#pragma unroll
-    for (int i = 0; i < most; i++) {
-        const uint32_t c = step * i + 8 * lane;
 
-        if (there && c < p.channels) {
-            norm_load8(h[i], x, c);
-            norm_load8(weight[i], p.weight, c);
-        }
-    }
+    if (!p.weight_is_constant) /* else it comes from memory while the kernel ahead runs */
+        wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < most; i++)
+        if (there && step * i + 8 * lane < p.channels)
+            norm_load8(weight[i], p.weight, step * i + 8 * lane);
+    if (p.weight_is_constant)
+        wait_for_previous();
+    launch_dependents();
+#pragma unroll
+    for (int i = 0; i < most; i++)
+        if (there && step * i + 8 * lane < p.channels)
+            norm_load8(h[i], x, step * i + 8 * lane);
 #pragma unroll
     for (int i = 0; i < most; i++)
 #pragma unroll

@@ -134,6 +134,7 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
                                    .bias_dtype = (uint8_t)n->bias.dtype,
                                    .y_dtype = (uint8_t)n->y.dtype,
                                    .subtracts_mean = n->kind == TANDEM_NORM_LAYER,
+                                   .weight_is_constant = target->constant_views >> WEIGHT & 1,
                                    .position_at = td_strides_of(&n->position),
                                    .rotation_stride = n->rotation.stride_row,
                                    .positions = n->positions,

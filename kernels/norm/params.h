@@ -35,6 +35,8 @@ typedef struct td_params_norm {
     uint16_t lanes; /* of a row; grid x: total * lanes / TD_NORM_THREADS, rounded up */
     uint8_t dtype, residual_dtype, weight_dtype, bias_dtype, y_dtype; /* F16, BF16 or F32 */
     uint8_t subtracts_mean;
+    uint8_t weight_is_constant; /* nobody writes it while kernels ahead of this one run */
+    uint8_t reserved[7];
     const float *rotation;   /* [positions][rotation_stride], or NULL: then norm_short may be it; */
     const int32_t *position; /* then of each row */
     td_strides position_at;  /* stride_head 0 */
