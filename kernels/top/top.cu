@@ -27,18 +27,20 @@ __device__ __forceinline__ uint32_t top_bits(float x)
     return x != x ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+template <class E> __device__ __forceinline__ uint32_t top_bits(E x)
+{
+    return top_bits(to_float(x));
+}
+__device__ __forceinline__ uint32_t top_bits(uint32_t bits)
+{
+    return bits;
+}
+
 __device__ __forceinline__ float top_number(uint64_t key)
 {
     const uint32_t bits = uint32_t(key >> 32);
 
     return __uint_as_float(!key ? 0x7fc00000u : bits >> 31 ? bits & 0x7fffffffu : ~bits);
-}
-
-__device__ __forceinline__ float top_load(const void *x, uint32_t dtype, int64_t at)
-{
-    return dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(x)[at]
-           : dtype == TANDEM_DTYPE_BF16 ? __bfloat162float(static_cast<const __nv_bfloat16 *>(x)[at])
-                                        : __half2float(static_cast<const __half *>(x)[at]);
 }
 
 /* Of the warp's 32 the fourth: sorted, the largest in lane 0. */
@@ -102,10 +104,31 @@ struct TopRow {
     int64_t x;            /* where it begins */
     uint32_t count;
 
-    /* Their number. */
-    __device__ __forceinline__ uint32_t bits_of(uint32_t at) const
+    /* Elements of a chunk, all under way at once. */
+    template <int Stride, class E> __device__ __forceinline__ void load(uint32_t (&bits)[top_each], const E *from, uint32_t first) const
     {
-        return at >= count ? 0 : keys ? uint32_t(keys[at] >> 32) : top_bits(top_load(p.x, p.dtype, x + at));
+        const E *const at = from + Stride * (first + threadIdx.x);
+        const int left = int(count - first) - int(threadIdx.x);
+        E e[top_each];
+
+#pragma unroll
+        for (int i = 0; i < int(top_each); i++)
+            if (i * int(TD_TOP_THREADS) < left)
+                e[i] = at[Stride * i * int(TD_TOP_THREADS)];
+#pragma unroll
+        for (int i = 0; i < int(top_each); i++)
+            bits[i] = i * int(TD_TOP_THREADS) < left ? top_bits(e[i]) : 0;
+    }
+    __device__ __forceinline__ void load(uint32_t (&bits)[top_each], uint32_t first) const
+    {
+        if (keys)
+            load<2>(bits, reinterpret_cast<const uint32_t *>(keys) + 1, first);
+        else if (p.dtype == TANDEM_DTYPE_F32)
+            load<1>(bits, static_cast<const float *>(p.x) + x, first);
+        else if (p.dtype == TANDEM_DTYPE_BF16)
+            load<1>(bits, static_cast<const __nv_bfloat16 *>(p.x) + x, first);
+        else
+            load<1>(bits, static_cast<const __half *>(p.x) + x, first);
     }
     __device__ __forceinline__ uint64_t key_of(uint32_t at, uint32_t bits) const
     {
@@ -119,7 +142,7 @@ struct TopRow {
         if (keys) {
             const uint32_t dealt = threadIdx.x * 179u % TD_TOP_THREADS, blocks = count / TD_TOP_MOST, place = dealt / blocks;
 
-            return place < TD_TOP_MOST ? bits_of(dealt % blocks * TD_TOP_MOST + place) : 0;
+            return place < TD_TOP_MOST ? uint32_t(keys[dealt % blocks * TD_TOP_MOST + place] >> 32) : 0;
         }
 #pragma unroll
         for (uint32_t i = 0; i < top_each; i++)
@@ -157,9 +180,7 @@ struct TopRow {
     {
         uint32_t bits[top_each], least = ~0u;
 
-#pragma unroll
-        for (uint32_t i = 0; i < top_each; i++)
-            bits[i] = bits_of(first + i * TD_TOP_THREADS + threadIdx.x);
+        load(bits, first);
         const uint32_t fourth = top_fourth(likely(bits));
         if (threadIdx.x % 32 == 0)
             shared.least[threadIdx.x / 32] = fourth;
@@ -177,7 +198,7 @@ struct TopRow {
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_TOP_THREADS) top_rows(const __grid_constant__ td_params_top p)
+extern "C" __global__ void __launch_bounds__(TD_TOP_THREADS, 2) top_rows(const __grid_constant__ td_params_top p)
 {
     __shared__ __align__(16) td::TopShared shared;
     const uint32_t row = blockIdx.x / p.blocks, plane = row / p.rows;

@@ -240,7 +240,7 @@ static void each_kernel(td_target target)
             shape.outs = 40;
             shape.weights = kind;
             each_form(target, shape, false);
-            shape.outs = 264;
+            shape.outs = 256;
             if (kind >= TD_LINEAR_TILES)
                 each_form(walks, shape, false); /* two tiles a warp */
         }

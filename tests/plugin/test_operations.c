@@ -123,6 +123,8 @@ static void attention(const operation *it, tandem_mem mem, tandem_operands *op)
 
     op->attention = (tandem_attention){.batch = HEADS, .heads = heads, .kv_heads = heads, .q_len = ROWS, .kv_len = ROWS,
                                        .head_dim = it->head_dim, .precision = it->precision};
+    if (it->precision) /* rows that share a scale are the same everywhere */
+        op->attention.granularity = TANDEM_GRANULARITY_THREAD_ADA;
     op->attention.q = tandem_view_dense(mem, it->offset_bytes, it->dtype, heads, ROWS, it->head_dim);
     op->attention.k = tandem_view_dense(mem, PLANE, it->dtype, heads, ROWS, it->head_dim);
     op->attention.v = tandem_view_dense(mem, 2 * PLANE, it->dtype, heads, ROWS, it->head_dim);
@@ -369,7 +371,7 @@ static void each_kernel(td_target target)
         it.elements = HEADS * ROWS * (CHANNELS / it.head_dim * it.head_dim);
         each_case(&it, target);
         for (it.precision = TANDEM_PRECISION_8B; n % 4 == 0 && it.precision <= TANDEM_PRECISION_4B; it.precision++) {
-            it.off = 0.2f; /* rows that share a scale are others on other GPUs */
+            it.off = it.precision == TANDEM_PRECISION_8B ? 4e-2f : 0.2f;
             each_case(&it, target);
         }
     }
