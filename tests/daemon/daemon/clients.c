@@ -180,7 +180,7 @@ static void wrong_numbers_fail_alone(void **state)
         uint32_t value;
         const char *says;
     } cases[] = {{offsetof(tandem_attention, kv_heads), 5, "attention.heads is"},
-                 {offsetof(tandem_attention, head_dim), 48, "attention.head_dim is 48"},
+                 {offsetof(tandem_attention, head_dim), 44, "attention.head_dim is 44"},
                  {offsetof(tandem_attention, scale), 0x7fc00000, "attention.scale is nan"},
                  {offsetof(tandem_attention, scale), 0xff800000, "attention.scale is -inf"},
                  {offsetof(tandem_attention, causal), 2, "attention.causal is 2"},
