@@ -632,7 +632,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     });
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 4) /* else some registers are spilt on sm_80, with 6 on sm_120 */
     delta_s(const __grid_constant__ td_params_delta_s p)
 {
     if (td::cancelled(p.cancel))
