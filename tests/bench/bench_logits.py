@@ -25,17 +25,15 @@ except ImportError:
     sys.exit(77)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from tool import oracle as R
+
 MOST_KL = {"f16": 1e-3, "8b": 5e-3}
 APART = 0.1
 
 
 def read(path):
-    """{name: tensor} of a safetensors file of F32 and I32."""
-    data = pathlib.Path(path).read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    return {name: np.frombuffer(data[8 + size:], {"F32": "<f4", "I32": "<i4", "F16": "<f2"}[t["dtype"]],
-                                offset=t["data_offsets"][0], count=int(np.prod(t["shape"]))).reshape(t["shape"])
-            for name, t in json.loads(data[8:8 + size]).items() if name != "__metadata__"}
+    return {name: tensor for name, (_, tensor) in R.load(path)[0].items()}
 
 
 def log_softmax(logits):

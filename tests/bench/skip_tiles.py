@@ -22,10 +22,13 @@ import argparse
 import datetime
 import json
 import pathlib
-import struct
 import subprocess
+import sys
 
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from tool import oracle as R
 
 EPSILONS = (1e-2, 1e-3, 1e-4)
 TILES = {"16x64": (16, 64), "64x64": (64, 64), "64x128": (64, 128), "128x128": (128, 128)}
@@ -163,14 +166,8 @@ def of_model(tandem, path, text, tokens, name):
 
 def of_file(path, name):
     """Of Q, K, V [batch, heads, rows, channels] of a safetensors file."""
-    data = pathlib.Path(path).read_bytes()
-    size, = struct.unpack_from("<Q", data)
-    infos, types = json.loads(data[8:8 + size]), {"F16": np.float16, "F32": np.float32}
-
-    def tensor(key):
-        begin, end = infos[key]["data_offsets"]
-        return np.frombuffer(data[8 + size + begin:8 + size + end], types[infos[key]["dtype"]]).reshape(infos[key]["shape"]).astype(np.float32)
-    q, k, v = map(tensor, "qkv")
+    tensors, _ = R.load(path)
+    q, k, v = (tensors[name][1].astype(np.float32) for name in "qkv")
     count = Count(k.shape[2])
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
