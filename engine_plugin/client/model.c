@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
+#include "kernels/top/params.h"
 
 enum { TENSOR_ALIGNMENT = 256, SLICE_BYTES = 1 << 20, SMALL_TENSOR_BYTES = 4096 };
 
@@ -186,16 +187,14 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
     return load_model(session, __func__, &desc, model);
 }
 
-enum { MOST_TOPS = 64 /* of an operation `top` */ };
-
 static tandem_status check_desc(const tandem_model_desc *desc, char *why)
 {
     if (!desc->path)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.path is NULL");
     if (desc->hidden > 1)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.hidden is %u, not 0 or 1", desc->hidden);
-    if (desc->tops > MOST_TOPS)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.tops is %u; it must be at most %d", desc->tops, MOST_TOPS);
+    if (desc->tops > TD_TOP_MOST)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.tops is %u; it must be at most %u", desc->tops, TD_TOP_MOST);
     if (desc->reserved)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u; it must be 0", desc->reserved);
     return TANDEM_OK;

@@ -14,8 +14,9 @@
 #include "engine_plugin/npc/blob.h"
 #include "kernels/model/folder.h"
 #include "kernels/model/llama.h"
+#include "kernels/top/params.h"
 
-enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24, HASHED_BYTES = 4096, TOPS = 64 /* as many as a kernel finds */ };
+enum { DEFAULT_SLOTS = 32, DEFAULT_TOKENS = 16384, MOST_TOKENS = 1 << 24, HASHED_BYTES = 4096 };
 
 /* The form that was asked for, or the file's own. */
 static tandem_status find_form(tandem_language *l, const td_gguf *file, const char *name, char *why)
@@ -83,7 +84,7 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
                                  : "caches in common are for heads of 64 or 128 channels, scores "
                                    "without windows and caps, and attention of f16");
     l->slots = desc->slots ? desc->slots : DEFAULT_SLOTS;
-    l->tops = TOPS;
+    l->tops = TD_TOP_MOST;
     l->pages = ((tokens > context ? tokens : context) + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS;
     return TANDEM_OK;
 }

@@ -9,8 +9,9 @@
 #include "engine_plugin/npc/stage.h"
 #include "interop/base.h"
 #include "interop/os/clock.h"
+#include "kernels/top/params.h"
 
-enum { MOST = 32, SHARED = 64, OWN = 2, TOPS = 64 };
+enum { MOST = 32, SHARED = 64, OWN = 2 };
 #define LONG_NS 60000000000u
 
 const uint32_t bench_slot_counts[BENCH_SLOTS] = {1, 4, 8, MOST};
@@ -43,8 +44,8 @@ static bool read_all(stage *a, uint32_t count, uint32_t tokens, char *why)
         if (state.is == TD_SEQUENCE_FAILED)
             return tell(a, state.status, why) == TANDEM_OK;
         if (state.is == TD_SEQUENCE_KNOWS) {
-            if (tokens < a->room && state.tops[TOPS] >= 0)
-                a->ids[(size_t)i * a->room + tokens] = (uint32_t)state.tops[TOPS];
+            if (tokens < a->room && state.tops[TD_TOP_MOST] >= 0)
+                a->ids[(size_t)i * a->room + tokens] = (uint32_t)state.tops[TD_TOP_MOST];
             i++;
             continue;
         }
@@ -58,8 +59,8 @@ static tandem_status open_all(stage *a, const char *path, uint32_t cache, uint32
 {
     const uint32_t context = (SHARED + OWN + tokens + 63) / 64 * 64, pages = context / 64 * MOST;
     const tandem_model_desc desc = TANDEM_INIT(tandem_model_desc, .path = path, .context = context, .cache = cache,
-                                               .sequences = MOST, .pages = pages, .tops = TOPS);
-    const td_stage_desc of = {.slots = MOST, .pages = pages, .context = context, .tops = TOPS};
+                                               .sequences = MOST, .pages = pages, .tops = TD_TOP_MOST);
+    const td_stage_desc of = {.slots = MOST, .pages = pages, .context = context, .tops = TD_TOP_MOST};
     td_stage_desc known = of;
     const uint32_t one[3] = {1, 1, 1};
     tandem_network_tensor logits = TANDEM_INIT(tandem_network_tensor);
