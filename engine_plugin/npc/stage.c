@@ -33,25 +33,32 @@ static tandem_status find_words(td_stage *s)
     return status;
 }
 
+/* Memory of the host's for an output of so many numbers a row; 0: the model has no such output. */
+static tandem_status make_output(td_stage *s, uint32_t rows, uint32_t numbers, td_host_mem *out)
+{
+    return numbers ? td_host_mem_make(s->of.session, (uint64_t)rows * numbers * sizeof(float), out)
+                   : TANDEM_OK;
+}
+
 static tandem_status make_logits(td_stage *s)
 {
     const uint32_t rows = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
-    tandem_status status = TANDEM_OK;
-
-    for (int i = 0; i < TD_STAGE_LOGITS && status == TANDEM_OK; i++)
-        status = td_host_mem_make(s->of.session, (uint64_t)rows * s->words * sizeof(float),
-                                  &s->logits[i].mem);
-    for (int i = 0; i < TD_STAGE_LOGITS && s->of.hidden && status == TANDEM_OK; i++)
-        status = td_host_mem_make(s->of.session, (uint64_t)rows * s->of.hidden * sizeof(float),
-                                  &s->logits[i].hidden);
-    if (!s->of.tops)
-        return status;
-    for (int i = 0; i < TD_STAGE_LOGITS && status == TANDEM_OK; i++)
-        status = td_host_mem_make(s->of.session, (uint64_t)rows * 2 * s->of.tops * sizeof(float),
-                                  &s->logits[i].tops);
     const tandem_mem_desc unwanted = {.struct_bytes = sizeof unwanted,
                                       .bytes = (uint64_t)rows * s->words * sizeof(float)};
-    return status == TANDEM_OK ? tandem_mem_create(s->of.session, &unwanted, &s->unwanted) : status;
+    tandem_status status = TANDEM_OK;
+
+    for (int i = 0; i < TD_STAGE_LOGITS && status == TANDEM_OK; i++) {
+        td_logits *l = &s->logits[i];
+
+        status = make_output(s, rows, s->words, &l->mem);
+        if (status == TANDEM_OK)
+            status = make_output(s, rows, s->of.hidden, &l->hidden);
+        if (status == TANDEM_OK)
+            status = make_output(s, rows, 2 * s->of.tops, &l->tops);
+    }
+    if (status == TANDEM_OK && s->of.tops)
+        status = tandem_mem_create(s->of.session, &unwanted, &s->unwanted);
+    return status;
 }
 
 /* Who was given logits does not want them any more. */
