@@ -52,9 +52,11 @@ static void take_numbers(const td_params_top *p, uint32_t row, uint32_t block, c
             const uint32_t count = end - c < AT_ONCE ? end - c : AT_ONCE;
             const float least = number_of(best[TD_TOP_MOST - 1]);
             td_to_floats(x, p->x, p->dtype, from + c, count);
-            for (uint32_t i = 0; i < count; i++)
-                if (!(x[i] <= least) && key_of(x[i], c + i) > best[TD_TOP_MOST - 1])
-                    insert(best, key_of(x[i], c + i));
+            for (uint32_t i = 0; i < count; i++) {
+                const uint64_t key = x[i] <= least ? 0 : key_of(x[i], c + i);
+                if (key > best[TD_TOP_MOST - 1])
+                    insert(best, key);
+            }
         }
     }
 }
