@@ -76,9 +76,9 @@ static const void *row_address(const td_tensor *x, uint32_t bh, uint32_t row)
 }
 
 /* Rows of a head that exist. */
-TD_INLINE uint32_t rows_of(const td_tensor *x, const int32_t *counts, uint32_t bh)
+TD_INLINE uint32_t rows_of(uint32_t rows, uint32_t heads, const int32_t *counts, uint32_t bh)
 {
-    return counts ? (uint32_t)counts[bh / x->heads] : x->rows;
+    return counts ? (uint32_t)counts[bh / heads] : rows;
 }
 
 /* Of them those of a chunk; 0: none. */
@@ -107,7 +107,7 @@ TD_INLINE float finite_or_0(float x)
 TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, const int32_t *counts, uint32_t bh, uint32_t chunk,
                              uint32_t d_pad)
 {
-    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(x, counts, bh), chunk);
+    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(x->rows, x->heads, counts, bh), chunk);
     for (uint32_t r = 0; r < rows; r++) {
         float *row = at->tile + (size_t)r * d_pad;
         load_row(row, row_address(x, bh, first + r), x->dtype, x->dim);
@@ -140,7 +140,7 @@ TD_INLINE void mean_partial_body(const void *params, const td_block *at)
     const td_params_mean_partial *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, dim = p->x.dim;
-    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(&p->x, p->counts, bh), chunk);
+    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(p->x.rows, p->x.heads, p->counts, bh), chunk);
     if (!rows)
         return;
     float *row = local->channel, *sum = local->tile; /* sums of rows that are alike modulo 8 */
@@ -164,8 +164,7 @@ TD_INLINE void mean_final_body(const void *params, const td_block *at)
     const td_params_mean_final *p = params;
     const float *partial = p->partial + (size_t)at->x * p->chunks * p->d_pad;
     float *mean = p->mean + (size_t)at->x * p->d_pad;
-    const uint32_t rows = p->counts ? (uint32_t)p->counts[at->x / p->heads] : p->rows;
-    const uint32_t chunks = p->counts ? chunks_of(rows) : p->chunks;
+    const uint32_t rows = rows_of(p->rows, p->heads, p->counts, at->x), chunks = chunks_of(rows);
     float sum[TD_MAX_DIM];
     for (uint32_t c = 0; c < p->d_pad; c++)
         sum[c] = 0;
@@ -288,7 +287,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         uint32_t group_amax[TD_TILE_ROWS] = {0};
         if (p->amax) {
             const float *amax = p->amax + (size_t)bh * p->chunks * d_pad;
-            const uint32_t chunks = chunks_of(rows_of(&p->x, p->counts, bh));
+            const uint32_t chunks = chunks_of(rows_of(p->x.rows, p->x.heads, p->counts, bh));
             float head = 0;
             for (size_t i = 0; i < (size_t)chunks * d_pad; i++)
                 head = amax[i] > head ? amax[i] : head;
@@ -392,7 +391,7 @@ TD_INLINE void quant_v_body(const void *params, const td_block *at)
     const td_params_quant_v *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bhk = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad, dim = p->x.dim;
-    const uint32_t all = rows_of(&p->x, p->counts, bhk), first = chunk * TD_TILE_ROWS, rows = rows_in(all, chunk);
+    const uint32_t all = rows_of(p->x.rows, p->x.heads, p->counts, bhk), first = chunk * TD_TILE_ROWS, rows = rows_in(all, chunk);
     if (!rows)
         return;
     const float *amax = p->amax + (size_t)bhk * p->chunks * d_pad;

@@ -347,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     if (td::cancelled(p.cancel))
         return;
     const float *from = p.partial + int64_t(blockIdx.x) * p.chunks * p.d_pad;
-    const uint32_t rows = p.counts ? uint32_t(p.counts[blockIdx.x / p.heads]) : p.rows;
+    const uint32_t rows = td::rows_of(p.rows, p.heads, p.counts, blockIdx.x);
     const uint32_t chunks = td::chunks_of(rows);
 
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
