@@ -186,6 +186,14 @@ __device__ __forceinline__ uint32_t pack2(__nv_bfloat16 *, float x0, float x1)
     return bits;
 }
 
+/* An element of a dtype, F16, BF16 or F32. */
+__device__ __forceinline__ float load_one(const void *p, uint32_t dtype, int64_t at)
+{
+    return dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(p)[at]
+           : dtype == TANDEM_DTYPE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(p)[at])
+                                        : to_float(static_cast<const __half *>(p)[at]);
+}
+
 /* Eight elements of a dtype, F16, BF16 or F32, of which `count` exist (more: all); the others are 0, and are not written. */
 template <class E> __device__ __forceinline__ void load_some(float (&x)[8], const E *p, int count)
 {

@@ -210,10 +210,7 @@ template <class E, int Dim> struct Masked {
             if (p.softcap > 0)
                 x = capped(x, p.softcap);
             if (p.bias && row < int(p.q.rows) && key < end) {
-                const int64_t at = row_at(p.bias_at, batch, head, row) + key;
-                const float bias = p.bias_dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(p.bias)[at]
-                                   : p.bias_dtype == TANDEM_DTYPE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(p.bias)[at])
-                                                                       : to_float(static_cast<const __half *>(p.bias)[at]);
+                const float bias = load_one(p.bias, p.bias_dtype, row_at(p.bias_at, batch, head, row) + key);
 
                 x = bias == -CUDART_INF_F ? bias : __fadd_rn(x, __fmul_rn(bias, TD_LOG2_E));
             }

@@ -68,13 +68,6 @@ struct MaskOf {
         __syncthreads();
     }
 
-    __device__ __forceinline__ float bias_at(int64_t at) const
-    {
-        return p.bias_dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(p.bias)[at]
-               : p.bias_dtype == TANDEM_DTYPE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(p.bias)[at])
-                                                   : to_float(static_cast<const __half *>(p.bias)[at]);
-    }
-
     /* Scores of a tile of 64 keys from `key0` on, of this warp's 16 rows: capped, with the row's own part from `own`, where there
      * is one; biased; -inf where a row does not attend to a key. */
     __device__ __forceinline__ void apply(float (&s)[8][4], const RowMask &of, int key0, const float *own, float sl2) const
@@ -106,7 +99,7 @@ struct MaskOf {
                     float &x = s[i / 2][2 * half + i % 2];
 
                     if (column < end) {
-                        const float bias = bias_at(at + column);
+                        const float bias = load_one(p.bias, p.bias_dtype, at + column);
 
                         x = bias == -CUDART_INF_F ? bias : __fadd_rn(x, __fmul_rn(bias, TD_LOG2_E));
                     }
