@@ -19,11 +19,11 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
     static constexpr int warps = TD_LINEAR_TILES_WARPS;
     /* Chunks under way, as far as there are registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-    static constexpr int most_ahead = Tiles == 2 && Columns == 8 ? 1 : 4;
+    static constexpr int of_pairs = Columns == 8 ? 1 : 2;
 #else
-    static constexpr int most_ahead = 4;
+    static constexpr int of_pairs = 2;
 #endif
-    static constexpr int ahead = most_ahead == 1 ? 1 : Row::channels > 64 || Tiles == 2 || Columns == 8 ? 2 : Columns == 4 ? 3 : 4;
+    static constexpr int ahead = Tiles == 2 ? of_pairs : Row::channels > 64 || Columns == 8 ? 2 : Columns == 4 ? 3 : 4;
     static constexpr bool has_room = Columns == 1 && !Row::has_minimum && !Row::apart; /* registers */
 
     const td_params_linear &p;
