@@ -79,6 +79,36 @@ STEP(ldsm, asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},
 STEP(ldgsts, asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(c.r[0] + threadIdx.x / 32u * 512u), "l"(from) : "memory");)
 STEP(bar, asm volatile("bar.sync 0;" ::: "memory");)
 
+/* Cycles that the first warp takes for so many turns, once its instructions are in the cache; what chains end as is kept. */
+template <int Chains, class Turn>
+__device__ __forceinline__ void time_turns(uint64_t *cycles, float *kept, int turns, Chain (&chain)[Chains], Turn turn)
+{
+#pragma unroll 1
+    for (int warm = 0; warm < 2; warm++) {
+        __syncthreads();
+        const uint64_t begin = clock64();
+#pragma unroll 1
+        for (int i = 0; i < turns; i++)
+            turn();
+        const uint64_t end = clock64();
+        if (threadIdx.x == 0 && blockIdx.x == 0)
+            cycles[0] = end - begin;
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Chains; i++)
+        sum += chain[i].end();
+    kept[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+template <int Chains> __device__ __forceinline__ void start(Chain (&chain)[Chains], uint32_t at)
+{
+#pragma unroll
+    for (int i = 0; i < Chains; i++)
+        chain[i].start(at, i);
+}
+
 template <class Op, int Chains>
 __device__ __forceinline__ void measure(uint64_t *cycles, float *kept, const uint8_t *from)
 {
@@ -90,29 +120,12 @@ __device__ __forceinline__ void measure(uint64_t *cycles, float *kept, const uin
         words[i] = i < LDS_BYTES / 4 ? at + 16 * (i % 32) : at + 4 * i;
     __syncthreads();
     const uint8_t *mine = from + threadIdx.x * 16u;
+    start(chain, at);
+    time_turns(cycles, kept, ROUNDS, chain, [&] {
 #pragma unroll
-    for (int i = 0; i < Chains; i++)
-        chain[i].start(at, i);
-#pragma unroll 1
-    for (int warm = 0; warm < 2; warm++) { /* once for the instruction cache */
-        __syncthreads();
-        const uint64_t begin = clock64();
-#pragma unroll 1
-        for (int round = 0; round < ROUNDS; round++) {
-#pragma unroll
-            for (int i = 0; i < UNROLL; i++)
-                Op::step(chain[i % Chains], mine);
-        }
-        const uint64_t end = clock64();
-        if (threadIdx.x == 0 && blockIdx.x == 0)
-            cycles[0] = end - begin;
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < Chains; i++)
-        sum += chain[i].end();
-    kept[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+        for (int i = 0; i < UNROLL; i++)
+            Op::step(chain[i % Chains], mine);
+    });
 }
 
 } // namespace
@@ -153,27 +166,12 @@ extern "C" __global__ void long_ffma(uint64_t *cycles, float *kept, const uint8_
 {
     Chain chain[8];
 
+    start(chain, 0);
+    time_turns(cycles, kept, TURNS, chain, [&] {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        chain[i].start(0, i);
-#pragma unroll 1
-    for (int warm = 0; warm < 2; warm++) {
-        __syncthreads();
-        const uint64_t begin = clock64();
-#pragma unroll 1
-        for (int turn = 0; turn < TURNS; turn++) {
-#pragma unroll
-            for (int i = 0; i < LONG; i++)
-                op_ffma::step(chain[i % 8], nullptr);
-        }
-        if (threadIdx.x == 0 && blockIdx.x == 0)
-            cycles[0] = clock64() - begin;
-    }
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sum += chain[i].end();
-    kept[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+        for (int i = 0; i < LONG; i++)
+            op_ffma::step(chain[i % 8], nullptr);
+    });
 }
 
 extern "C" __global__ void jump_ffma(uint64_t *cycles, float *kept, const uint8_t *from)
@@ -181,35 +179,20 @@ extern "C" __global__ void jump_ffma(uint64_t *cycles, float *kept, const uint8_
     const uint32_t apart = *(const uint32_t *)from; /* measure.py's first word: a place far behind JUMPS */
     Chain chain[8];
 
+    start(chain, 0);
+    time_turns(cycles, kept, TURNS, chain, [&] {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        chain[i].start(0, i);
-#pragma unroll 1
-    for (int warm = 0; warm < 2; warm++) {
-        __syncthreads();
-        const uint64_t begin = clock64();
-#pragma unroll 1
-        for (int turn = 0; turn < TURNS; turn++) {
+        for (int jump = 0; jump < JUMPS; jump++) {
 #pragma unroll
-            for (int jump = 0; jump < JUMPS; jump++) {
+            for (int i = 0; i < STRAIGHT; i++)
+                op_ffma::step(chain[i % 8], nullptr);
+            if (apart == uint32_t(jump)) {
 #pragma unroll
-                for (int i = 0; i < STRAIGHT; i++)
-                    op_ffma::step(chain[i % 8], nullptr);
-                if (apart == uint32_t(jump)) {
-#pragma unroll
-                    for (int i = 0; i < SKIPPED; i++)
-                        op_fadd::step(chain[i % 8], nullptr);
-                }
+                for (int i = 0; i < SKIPPED; i++)
+                    op_fadd::step(chain[i % 8], nullptr);
             }
         }
-        if (threadIdx.x == 0 && blockIdx.x == 0)
-            cycles[0] = clock64() - begin;
-    }
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sum += chain[i].end();
-    kept[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+    });
 }
 
 /* Dependent loads through memory that fits into L2 and not into L1: from[i] is the byte where the next one is. */
