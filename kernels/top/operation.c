@@ -41,12 +41,12 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     return status;
 }
 
-/* Of a row: such that multiprocessors have two each, where there are so many chunks. */
+/* Of a row: such that multiprocessors have two each, where there are so many chunks, and no block waits for another's end. */
 static uint32_t blocks_of(uint32_t channels, unsigned __int128 rows, const td_target *target)
 {
     const uint32_t chunks = (channels + TD_TOP_CHUNK - 1) / TD_TOP_CHUNK, most = chunks < TD_TOP_BLOCKS ? chunks : TD_TOP_BLOCKS;
     const uint32_t at_once = 2 * (target->multiprocessors ? target->multiprocessors : TD_TOP_BLOCKS);
-    const uint32_t wanted = rows < at_once ? (at_once + (uint32_t)rows - 1) / (uint32_t)rows : 1;
+    const uint32_t wanted = rows < at_once ? at_once / (uint32_t)rows : 1;
 
     return wanted < most ? wanted : most;
 }

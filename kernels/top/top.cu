@@ -2,10 +2,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A block has a chunk's numbers in registers, and knows at once of most that they are not among the largest 64: each of 16 warps has four
- * threads whose number is at least the warp's fourth, so 64 at least are no less than the least of those fourths. What is left, a hundred
- * or so, is counted: a key's place is how many are larger. There is one copy of that, as what runs once waits for its instructions.
+ * A block has some chunks' numbers in registers, and knows at once of most that they are not among the largest 64: each of 16 warps has
+ * four threads whose largest is at least the warp's fourth, so 64 at least are no less than the least of those fourths. What is left, a
+ * hundred or so, is counted: a key's place is how many are larger. There is one copy of that, as what runs once waits for its
+ * instructions.
  */
+#include <math_constants.h>
+
 #include "kernels/cuda/tensor.cuh"
 #include "kernels/top/params.h"
 
@@ -14,26 +17,18 @@ namespace td {
 constexpr uint32_t top_warps = TD_TOP_THREADS / 32, top_of_warp = TD_TOP_MOST / top_warps, top_each = TD_TOP_CHUNK / TD_TOP_THREADS;
 
 struct TopShared {
-    uint64_t keys[TD_TOP_CHUNK]; /* of this chunk, that may be among the largest */
+    uint64_t keys[TD_TOP_CHUNK]; /* that may be among the largest */
     uint64_t best[TD_TOP_MOST];  /* the largest so far, in their order */
-    uint32_t least[top_warps], count;
+    float least[top_warps];
+    uint32_t count;
 };
 
-/* A key's upper half. */
+/* A key's upper half; of NaN 0. */
 __device__ __forceinline__ uint32_t top_bits(float x)
 {
     const uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f)); /* -0 is 0 */
 
     return x != x ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-template <class E> __device__ __forceinline__ uint32_t top_bits(E x)
-{
-    return top_bits(to_float(x));
-}
-__device__ __forceinline__ uint32_t top_bits(uint32_t bits)
-{
-    return bits;
 }
 
 __device__ __forceinline__ float top_number(uint64_t key)
@@ -44,7 +39,7 @@ __device__ __forceinline__ float top_number(uint64_t key)
 }
 
 /* Of the warp's 32 the fourth: sorted, the largest in lane 0. */
-__device__ __forceinline__ uint32_t top_fourth(uint32_t x)
+__device__ __forceinline__ float top_fourth(float x)
 {
     const uint32_t lane = threadIdx.x % 32;
 
@@ -52,9 +47,9 @@ __device__ __forceinline__ uint32_t top_fourth(uint32_t x)
     for (uint32_t run = 2; run <= 32; run *= 2)
 #pragma unroll
         for (uint32_t apart = run / 2; apart; apart /= 2) {
-            const uint32_t other = __shfl_xor_sync(~0u, x, int(apart));
+            const float other = __shfl_xor_sync(~0u, x, int(apart));
 
-            x = ((lane & run) == 0 || run == 32) == ((lane & apart) == 0) ? max(x, other) : min(x, other);
+            x = ((lane & run) == 0 || run == 32) == ((lane & apart) == 0) ? fmaxf(x, other) : fminf(x, other);
         }
     return __shfl_sync(~0u, x, int(top_of_warp) - 1);
 }
@@ -72,10 +67,9 @@ __device__ __forceinline__ uint32_t top_before(const TopShared &shared, uint64_t
 
 /* The largest of those collected and of those so far: threads from the first on have one each of the former, those before the last one of
  * the latter, as long as there is one. All threads. */
-__device__ __forceinline__ void top_merge(TopShared &shared)
+__device__ __forceinline__ void top_merge(TopShared &shared, uint32_t count)
 {
     constexpr uint32_t each = TD_TOP_THREADS - TD_TOP_MOST;
-    const uint32_t count = shared.count;
 
 #pragma unroll 1
     for (uint32_t first = 0; first < count; first += each) {
@@ -97,6 +91,25 @@ __device__ __forceinline__ void top_merge(TopShared &shared)
     }
 }
 
+/* Where a thread that has some keys is to put them. Whole warps. */
+__device__ __forceinline__ uint32_t top_places(TopShared &shared, uint32_t mine)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t before = mine;
+
+    if (!__any_sync(~0u, mine != 0))
+        return 0;
+#pragma unroll
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        const uint32_t other = __shfl_sync(~0u, before, int((lane - apart) % 32));
+
+        before += lane >= apart ? other : 0;
+    }
+    const uint32_t all = lane == 31 ? atomicAdd(&shared.count, before) : 0;
+
+    return __shfl_sync(~0u, all, 31) + before - mine;
+}
+
 /* A row, or what blocks have left of one: keys, each block's in their order. */
 struct TopRow {
     const td_params_top &p;
@@ -104,95 +117,109 @@ struct TopRow {
     int64_t x;            /* where it begins */
     uint32_t count;
 
-    /* Elements of a chunk, all under way at once. */
-    template <int Stride, class E> __device__ __forceinline__ void load(uint32_t (&bits)[top_each], const E *from, uint32_t first) const
+    /* This thread's numbers of the chunks from `first` on, `apart` from one another, all under way at once; NaN where there is none. */
+    template <class E>
+    __device__ __forceinline__ void load(float (&x)[TD_TOP_AT_ONCE][top_each], const E *from, uint32_t first, uint32_t apart) const
     {
-        const E *const at = from + Stride * (first + threadIdx.x);
-        const int left = int(count - first) - int(threadIdx.x);
-        E e[top_each];
+#pragma unroll
+        for (int u = 0; u < int(TD_TOP_AT_ONCE); u++) {
+            const int left = int(count) - int(first + u * apart + threadIdx.x);
+            const E *const at = from + (first + u * apart + threadIdx.x);
 
 #pragma unroll
-        for (int i = 0; i < int(top_each); i++)
-            if (i * int(TD_TOP_THREADS) < left)
-                e[i] = at[Stride * i * int(TD_TOP_THREADS)];
+            for (int i = 0; i < int(top_each); i++)
+                x[u][i] = i * int(TD_TOP_THREADS) < left ? to_float(at[i * int(TD_TOP_THREADS)]) : CUDART_NAN_F;
+        }
+    }
+    __device__ __forceinline__ void load(float (&x)[TD_TOP_AT_ONCE][top_each], const uint64_t *from, uint32_t first, uint32_t apart) const
+    {
 #pragma unroll
-        for (int i = 0; i < int(top_each); i++)
-            bits[i] = i * int(TD_TOP_THREADS) < left ? top_bits(e[i]) : 0;
+        for (int u = 0; u < int(TD_TOP_AT_ONCE); u++) {
+            const int left = int(count) - int(first + u * apart + threadIdx.x);
+            const uint64_t *const at = from + (first + u * apart + threadIdx.x);
+
+#pragma unroll
+            for (int i = 0; i < int(top_each); i++)
+                x[u][i] = u == 0 && i * int(TD_TOP_THREADS) < left ? top_number(at[i * int(TD_TOP_THREADS)]) : CUDART_NAN_F;
+        }
     }
-    __device__ __forceinline__ void load(uint32_t (&bits)[top_each], uint32_t first) const
+    __device__ __forceinline__ uint64_t key_of(uint32_t at, float x) const
     {
-        if (keys)
-            load<2>(bits, reinterpret_cast<const uint32_t *>(keys) + 1, first);
-        else if (p.dtype == TANDEM_DTYPE_F32)
-            load<1>(bits, static_cast<const float *>(p.x) + x, first);
-        else if (p.dtype == TANDEM_DTYPE_BF16)
-            load<1>(bits, static_cast<const __nv_bfloat16 *>(p.x) + x, first);
-        else
-            load<1>(bits, static_cast<const __half *>(p.x) + x, first);
-    }
-    __device__ __forceinline__ uint64_t key_of(uint32_t at, uint32_t bits) const
-    {
-        return keys ? keys[at] : uint64_t(bits) << 32 | uint32_t(~at);
+        return keys ? keys[at] : uint64_t(top_bits(x)) << 32 | uint32_t(~at);
     }
     /* A number for each thread, of those that are likely to be large: of blocks' keys the first ones, dealt out. */
-    __device__ __forceinline__ uint32_t likely(const uint32_t (&bits)[top_each]) const
+    __device__ __forceinline__ float likely(const float (&x)[TD_TOP_AT_ONCE][top_each]) const
     {
-        uint32_t most = 0;
+        float most = -CUDART_INF_F;
 
         if (keys) {
             const uint32_t dealt = threadIdx.x * 179u % TD_TOP_THREADS, blocks = count / TD_TOP_MOST, place = dealt / blocks;
 
-            return place < TD_TOP_MOST ? uint32_t(keys[dealt % blocks * TD_TOP_MOST + place] >> 32) : 0;
+            return place < TD_TOP_MOST ? fmaxf(most, top_number(keys[dealt % blocks * TD_TOP_MOST + place])) : most;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < top_each; i++)
-            most = max(most, bits[i]);
+        for (uint32_t i = 0; i < TD_TOP_AT_ONCE * top_each; i++)
+            most = fmaxf(most, x[i / top_each][i % top_each]);
         return most;
     }
 
-    /* Those of a chunk that are no less than `least`. All threads. */
-    __device__ __forceinline__ void collect(TopShared &shared, const uint32_t (&bits)[top_each], uint32_t first, uint32_t least) const
+    /* Into what is the best so far, chunks from `first` on: all at once, or where too many are large, as where all are the same, one by
+     * one. All threads. */
+    __device__ __forceinline__ void take(TopShared &shared, uint32_t first, uint32_t apart) const
     {
-        const uint32_t lane = threadIdx.x % 32;
-        uint32_t mine = 0, before, at;
+        float numbers[TD_TOP_AT_ONCE][top_each];
+        uint32_t from = 0, some = TD_TOP_AT_ONCE;
 
-#pragma unroll
-        for (uint32_t i = 0; i < top_each; i++)
-            mine += bits[i] && bits[i] >= least;
-        before = mine;
-#pragma unroll
-        for (uint32_t apart = 1; apart < 32; apart *= 2) {
-            const uint32_t other = __shfl_sync(~0u, before, int((lane - apart) % 32));
+        if (keys)
+            load(numbers, keys, first, apart);
+        else if (p.dtype == TANDEM_DTYPE_F32)
+            load(numbers, static_cast<const float *>(p.x) + x, first, apart);
+        else if (p.dtype == TANDEM_DTYPE_BF16)
+            load(numbers, static_cast<const __nv_bfloat16 *>(p.x) + x, first, apart);
+        else
+            load(numbers, static_cast<const __half *>(p.x) + x, first, apart);
+        const float fourth = top_fourth(likely(numbers));
 
-            before += lane >= apart ? other : 0;
-        }
-        at = lane == 31 && before ? atomicAdd(&shared.count, before) : 0;
-        at = __shfl_sync(~0u, at, 31) + before - mine;
-        if (mine)
-#pragma unroll
-            for (uint32_t i = 0; i < top_each; i++)
-                if (bits[i] && bits[i] >= least)
-                    shared.keys[at++] = key_of(first + i * TD_TOP_THREADS + threadIdx.x, bits[i]);
-    }
-
-    /* All threads. */
-    __device__ __forceinline__ void take(TopShared &shared, uint32_t first) const
-    {
-        uint32_t bits[top_each], least = ~0u;
-
-        load(bits, first);
-        const uint32_t fourth = top_fourth(likely(bits));
         if (threadIdx.x % 32 == 0)
             shared.least[threadIdx.x / 32] = fourth;
-        if (threadIdx.x == 0)
-            shared.count = 0;
-        __syncthreads();
+#pragma unroll 1
+        while (from < TD_TOP_AT_ONCE) {
+            if (threadIdx.x == 0)
+                shared.count = 0;
+            __syncthreads();
+            const uint64_t last = shared.best[TD_TOP_MOST - 1];
+            float least = CUDART_INF_F;
+            uint32_t mine = 0;
+
 #pragma unroll
-        for (uint32_t i = 0; i < top_warps; i++)
-            least = min(least, shared.least[i]);
-        collect(shared, bits, first, max(least, uint32_t(shared.best[TD_TOP_MOST - 1] >> 32)));
-        __syncthreads();
-        top_merge(shared);
+            for (uint32_t i = 0; i < top_warps; i++)
+                least = fminf(least, shared.least[i]);
+            least = last ? fmaxf(least, top_number(last)) : least;
+#pragma unroll
+            for (uint32_t i = 0; i < TD_TOP_AT_ONCE * top_each; i++)
+                mine += i / top_each - from < some && numbers[i / top_each][i % top_each] >= least;
+            uint32_t at = top_places(shared, mine);
+
+            __syncthreads();
+            const uint32_t all = shared.count;
+
+            if (all <= TD_TOP_CHUNK && mine)
+#pragma unroll
+                for (uint32_t i = 0; i < TD_TOP_AT_ONCE * top_each; i++) {
+                    const float number = numbers[i / top_each][i % top_each];
+
+                    if (i / top_each - from < some && number >= least)
+                        shared.keys[at++] =
+                            key_of(first + i / top_each * apart + i % top_each * TD_TOP_THREADS + threadIdx.x, number);
+                }
+            __syncthreads();
+            if (all > TD_TOP_CHUNK) {
+                some = 1;
+                continue;
+            }
+            top_merge(shared, all);
+            from += some;
+        }
     }
 };
 
@@ -201,7 +228,7 @@ struct TopRow {
 extern "C" __global__ void __launch_bounds__(TD_TOP_THREADS, 2) top_rows(const __grid_constant__ td_params_top p)
 {
     __shared__ __align__(16) td::TopShared shared;
-    const uint32_t row = blockIdx.x / p.blocks, plane = row / p.rows;
+    const uint32_t row = blockIdx.x / p.blocks, plane = row / p.rows, apart = p.blocks * TD_TOP_CHUNK;
     const bool ends = p.stage == TD_TOP_END, stop = threadIdx.x == 0 && td::is_set(p.cancel);
     const td::TopRow of = {p, ends ? static_cast<const uint64_t *>(p.keys) + uint64_t(row) * p.kept : nullptr,
                            td::row_at(p.x_at, plane / p.heads, plane % p.heads, row % p.rows), ends ? p.kept : p.channels};
@@ -213,8 +240,8 @@ extern "C" __global__ void __launch_bounds__(TD_TOP_THREADS, 2) top_rows(const _
     if (__syncthreads_or(stop))
         return;
 #pragma unroll 1
-    for (uint32_t first = blockIdx.x % p.blocks * TD_TOP_CHUNK; first < of.count; first += p.blocks * TD_TOP_CHUNK)
-        of.take(shared, first);
+    for (uint32_t first = blockIdx.x % p.blocks * TD_TOP_CHUNK; first < of.count; first += apart * TD_TOP_AT_ONCE)
+        of.take(shared, first, apart);
     if (p.stage == TD_TOP_PARTS) {
         if (threadIdx.x < TD_TOP_MOST)
             static_cast<uint64_t *>(p.keys)[uint64_t(blockIdx.x) * TD_TOP_MOST + threadIdx.x] = shared.best[threadIdx.x];
