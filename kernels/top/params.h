@@ -15,7 +15,6 @@
 #define TD_TOP_MOST 64u /* keys that a row may want, and that a block keeps */
 #define TD_TOP_CHUNK 4096u
 #define TD_TOP_THREADS 512u
-#define TD_TOP_AT_ONCE 5u /* chunks that a block has in registers */
 /* Blocks of a row, at most: what they leave is a chunk. */
 #define TD_TOP_BLOCKS (TD_TOP_CHUNK / TD_TOP_MOST)
 

@@ -14,6 +14,14 @@
 
 namespace td {
 
+/* Chunks that a block has in registers, as far as there are any. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr uint32_t top_at_once = 5;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr uint32_t top_at_once = 2;
+#else
+constexpr uint32_t top_at_once = 4;
+#endif
 constexpr uint32_t top_warps = TD_TOP_THREADS / 32, top_of_warp = TD_TOP_MOST / top_warps, top_each = TD_TOP_CHUNK / TD_TOP_THREADS;
 
 struct TopShared {
@@ -119,10 +127,10 @@ struct TopRow {
 
     /* This thread's numbers of the chunks from `first` on, `apart` from one another, all under way at once; NaN where there is none. */
     template <class E>
-    __device__ __forceinline__ void load(float (&x)[TD_TOP_AT_ONCE][top_each], const E *from, uint32_t first, uint32_t apart) const
+    __device__ __forceinline__ void load(float (&x)[top_at_once][top_each], const E *from, uint32_t first, uint32_t apart) const
     {
 #pragma unroll
-        for (int u = 0; u < int(TD_TOP_AT_ONCE); u++) {
+        for (int u = 0; u < int(top_at_once); u++) {
             const int left = int(count) - int(first + u * apart + threadIdx.x);
             const E *const at = from + (first + u * apart + threadIdx.x);
 
@@ -131,10 +139,10 @@ struct TopRow {
                 x[u][i] = i * int(TD_TOP_THREADS) < left ? to_float(at[i * int(TD_TOP_THREADS)]) : CUDART_NAN_F;
         }
     }
-    __device__ __forceinline__ void load(float (&x)[TD_TOP_AT_ONCE][top_each], const uint64_t *from, uint32_t first, uint32_t apart) const
+    __device__ __forceinline__ void load(float (&x)[top_at_once][top_each], const uint64_t *from, uint32_t first, uint32_t apart) const
     {
 #pragma unroll
-        for (int u = 0; u < int(TD_TOP_AT_ONCE); u++) {
+        for (int u = 0; u < int(top_at_once); u++) {
             const int left = int(count) - int(first + u * apart + threadIdx.x);
             const uint64_t *const at = from + (first + u * apart + threadIdx.x);
 
@@ -148,7 +156,7 @@ struct TopRow {
         return keys ? keys[at] : uint64_t(top_bits(x)) << 32 | uint32_t(~at);
     }
     /* A number for each thread, of those that are likely to be large: of blocks' keys the first ones, dealt out. */
-    __device__ __forceinline__ float likely(const float (&x)[TD_TOP_AT_ONCE][top_each]) const
+    __device__ __forceinline__ float likely(const float (&x)[top_at_once][top_each]) const
     {
         float most = -CUDART_INF_F;
 
@@ -158,7 +166,7 @@ struct TopRow {
             return place < TD_TOP_MOST ? fmaxf(most, top_number(keys[dealt % blocks * TD_TOP_MOST + place])) : most;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < TD_TOP_AT_ONCE * top_each; i++)
+        for (uint32_t i = 0; i < top_at_once * top_each; i++)
             most = fmaxf(most, x[i / top_each][i % top_each]);
         return most;
     }
@@ -167,8 +175,8 @@ struct TopRow {
      * one. All threads. */
     __device__ __forceinline__ void take(TopShared &shared, uint32_t first, uint32_t apart) const
     {
-        float numbers[TD_TOP_AT_ONCE][top_each];
-        uint32_t from = 0, some = TD_TOP_AT_ONCE;
+        float numbers[top_at_once][top_each];
+        uint32_t from = 0, some = top_at_once;
 
         if (keys)
             load(numbers, keys, first, apart);
@@ -183,7 +191,7 @@ struct TopRow {
         if (threadIdx.x % 32 == 0)
             shared.least[threadIdx.x / 32] = fourth;
 #pragma unroll 1
-        while (from < TD_TOP_AT_ONCE) {
+        while (from < top_at_once) {
             if (threadIdx.x == 0)
                 shared.count = 0;
             __syncthreads();
@@ -196,7 +204,7 @@ struct TopRow {
                 least = fminf(least, shared.least[i]);
             least = last ? fmaxf(least, top_number(last)) : least;
 #pragma unroll
-            for (uint32_t i = 0; i < TD_TOP_AT_ONCE * top_each; i++)
+            for (uint32_t i = 0; i < top_at_once * top_each; i++)
                 mine += i / top_each - from < some && numbers[i / top_each][i % top_each] >= least;
             uint32_t at = top_places(shared, mine);
 
@@ -205,7 +213,7 @@ struct TopRow {
 
             if (all <= TD_TOP_CHUNK && mine)
 #pragma unroll
-                for (uint32_t i = 0; i < TD_TOP_AT_ONCE * top_each; i++) {
+                for (uint32_t i = 0; i < top_at_once * top_each; i++) {
                     const float number = numbers[i / top_each][i % top_each];
 
                     if (i / top_each - from < some && number >= least)
@@ -240,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(TD_TOP_THREADS, 2) top_rows(const _
     if (__syncthreads_or(stop))
         return;
 #pragma unroll 1
-    for (uint32_t first = blockIdx.x % p.blocks * TD_TOP_CHUNK; first < of.count; first += apart * TD_TOP_AT_ONCE)
+    for (uint32_t first = blockIdx.x % p.blocks * TD_TOP_CHUNK; first < of.count; first += apart * td::top_at_once)
         of.take(shared, first, apart);
     if (p.stage == TD_TOP_PARTS) {
         if (threadIdx.x < TD_TOP_MOST)
