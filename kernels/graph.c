@@ -121,6 +121,30 @@ static uint32_t *slot_of(const td_graph *graph, const char *name)
     return &graph->names[at];
 }
 
+static bool is_read_from(const td_graph *graph, uint32_t tensor, uint32_t first)
+{
+    for (uint32_t i = first; i < graph->node_count; i++)
+        for (uint32_t v = 0; v < graph->nodes[i].view_count; v++)
+            if (graph->nodes[i].views[v].tensor == tensor)
+                return true;
+    return false;
+}
+
+bool td_graph_feeds_next(const td_graph *graph, uint32_t node)
+{
+    const td_graph_node *of = &graph->nodes[node];
+
+    for (uint32_t v = 0; v < of->view_count; v++) {
+        const td_graph_tensor *tensor = &graph->tensors[of->views[v].tensor];
+
+        if (!of->operation->layout.views[of->views[v].view].written || tensor->role == TD_ROLE_CACHE)
+            continue;
+        if (tensor->role != TD_ROLE_TEMPORARY || is_read_from(graph, of->views[v].tensor, node + 2))
+            return false;
+    }
+    return true;
+}
+
 uint32_t td_graph_find_tensor(const td_graph *graph, const char *name)
 {
     return graph->names ? *slot_of(graph, name) - 1 : UINT32_MAX;

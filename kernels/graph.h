@@ -112,6 +112,9 @@ void td_graph_fail(td_graph *graph, tandem_status status, const char *format, ..
  * more. */
 tandem_status td_graph_end(td_graph *graph, char *why, size_t why_bytes);
 
+/* Whether what a node writes is for the one behind it alone, but for caches, which stay as they are written. */
+bool td_graph_feeds_next(const td_graph *graph, uint32_t node);
+
 /* UINT32_MAX if there is none. */
 uint32_t td_graph_find_tensor(const td_graph *graph, const char *name);
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "kernels/commit.h"
+#include "kernels/join.h"
 
 enum { WHY_BYTES = 400 };
 
@@ -256,8 +257,7 @@ static tandem_status set_fields(const maker *m, uint32_t at, tandem_operands *op
             memcpy(to, &number, sizeof number);
             continue;
         }
-        const tandem_status status =
-            value_of(m, node->values[i].text, 0, UINT32_MAX, &value, where);
+        const tandem_status status = value_of(m, node->values[i].text, 0, UINT32_MAX, &value, where);
         if (status != TANDEM_OK)
             return status;
         memcpy(to, &(uint32_t){(uint32_t)value}, sizeof(uint32_t));
@@ -283,13 +283,11 @@ typedef struct viewing {
 static tandem_status set_strides(const maker *m, const viewing *v)
 {
     static const char *const axes[3] = {"batch", "head", "row"};
-    int64_t *const strides[3] = {&v->view->stride_batch, &v->view->stride_head,
-                                 &v->view->stride_row};
+    int64_t *const strides[3] = {&v->view->stride_batch, &v->view->stride_head, &v->view->stride_row};
     for (int i = 0; i < 3 && v->from->strides[0]; i++) {
         char where[130];
         td_text(where, sizeof where, "%s.strides.%s", v->where, axes[i]);
-        const tandem_status status =
-            value_of(m, v->from->strides[i], 0, INT64_MAX, strides[i], where);
+        const tandem_status status = value_of(m, v->from->strides[i], 0, INT64_MAX, strides[i], where);
         if (status != TANDEM_OK)
             return status;
     }
@@ -325,9 +323,7 @@ static tandem_status check_dense(const maker *m, const viewing *v)
     const bool rows = v->shape[3] == t->shape[3] || v->shape[3] == 1;
     if (td_dtype_is_codes(t->dtype) && (!whole || memcmp(v->shape, t->shape, sizeof t->shape) != 0))
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
-                       "%s: is " SHAPE ", \"%s\" is " SHAPE
-                       ": a view of codes is all of its tensor",
-                       v->where, SHAPED(v->shape), t->name, SHAPED(t->shape));
+                       "%s: is " SHAPE ", \"%s\" is " SHAPE ": a view of codes is all of its tensor", v->where, SHAPED(v->shape), t->name, SHAPED(t->shape));
     if (v->from->strides[0] ||
         (rows && (!whole || elements_of(v->shape) == elements_of(t->shape))))
         return TANDEM_OK;
@@ -349,9 +345,7 @@ static tandem_status check_extent(const maker *m, const viewing *v, td_writes wr
                        SHAPED(v->shape), t->name, t->bytes);
     if (writes == TD_WRITES_ALL && elements_of(v->shape) != elements_of(t->shape))
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
-                       "%s: writes " SHAPE " of \"%s\", which is " SHAPE
-                       "; it must write all of it",
-                       v->where, SHAPED(v->shape), t->name, SHAPED(t->shape));
+                       "%s: writes " SHAPE " of \"%s\", which is " SHAPE "; it must write all of it", v->where, SHAPED(v->shape), t->name, SHAPED(t->shape));
     return TANDEM_OK;
 }
 
@@ -390,8 +384,7 @@ static location place_of(const node_places *places, uint32_t base, uint32_t view
 static void move_range(const node_places *places, td_range *range)
 {
     const location to = place_of(places, range->base, range->view);
-    *range =
-        (td_range){to.base, to.view, range->begin_bytes + to.offset, range->end_bytes + to.offset};
+    *range = (td_range){to.base, to.view, range->begin_bytes + to.offset, range->end_bytes + to.offset};
 }
 
 static void move_record(const node_places *places, td_record *record)
@@ -436,8 +429,7 @@ static uint64_t bytes_of(const td_operation_layout *layout, const tandem_operand
         if (!td_view_is_there(layout, op, i))
             continue;
         layout->shape(op, i, shape);
-        bytes +=
-            td_view_extent_bytes(td_view_in(layout, op, i), shape[0], shape[1], shape[2], shape[3]);
+        bytes += td_view_extent_bytes(td_view_in(layout, op, i), shape[0], shape[1], shape[2], shape[3]);
     }
     return bytes;
 }
@@ -491,6 +483,11 @@ static tandem_status make_node(maker *m, uint32_t at)
         if (!record)
             return no_memory(m);
         move_record(&places, record);
+    }
+    if (at && m->nodes[at - 1].record_count == 1 && m->nodes[at].record_count == 1 && td_graph_feeds_next(m->graph, at - 1) &&
+        td_join_last(&m->at, &m->target)) {
+        m->nodes[at - 1].record_count = 0;
+        m->nodes[at].first_record--;
     }
     return TANDEM_OK;
 }

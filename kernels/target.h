@@ -39,6 +39,7 @@ typedef struct td_target {
     /* What AUTO goes by (kernels/attention/tuning.h); NULL, or of other kernels: the rule. */
     const struct td_tuning_table *tuning;
     const struct td_attention_options *attention; /* for tests (kernels/attention/attention.h); NULL: none */
+    bool apart;           /* for tests: each node of a program keeps records of its own (kernels/join.h) */
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 

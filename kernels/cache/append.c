@@ -55,11 +55,16 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 }
 
 /* As for scatter, what is claimed where the plan commits is what it writes at once. */
+static const td_kernel kernel = {.name = "cache_append", .entry = "cache_append", .cpu = td_cpu_cache_append};
+
+bool td_cache_is_append(const td_record *record)
+{
+    return record->kernel == &kernel;
+}
+
 static tandem_status plan_append(const tandem_operands *op, const td_target *target, td_plan *plan,
                                  char *why, size_t why_bytes)
 {
-    static const td_kernel kernel = {
-        .name = "cache_append", .entry = "cache_append", .cpu = td_cpu_cache_append};
     const tandem_cache_append *a = &op->cache_append;
     td_builder at;
     const tandem_status status = td_build_operation(&at, plan, target, &td_operation_cache_append.layout, op, why, why_bytes);

@@ -89,18 +89,27 @@ static bool is_cut(const td_target *target, uint64_t tiles, uint64_t parts_bytes
            parts_bytes <= MOST_PARTS_BYTES;
 }
 
-static const td_kernel *kernel_of(const tandem_cache_attention *a)
-{
 #define KERNEL(k, d)                                                                               \
     {                                                                                              \
         .name = "cache_attend_" #k, .entry = "cache_attend_" #k "_d" #d,                           \
         .cpu = td_cpu_cache_attend, .cpu_local_bytes = sizeof(td_cache_local)                       \
     }
-    static const td_kernel kernels[3][2] = {
-        [TANDEM_CACHE_F16] = {KERNEL(f16, 64), KERNEL(f16, 128)},
-        [TANDEM_CACHE_K8V8] = {KERNEL(k8, 64), KERNEL(k8, 128)},
-        [TANDEM_CACHE_K4V8] = {KERNEL(k4, 64), KERNEL(k4, 128)}};
-    return &kernels[a->format][a->head_dim == 128];
+#define STEP(k, d) {.name = "cache_step_" #k, .entry = "cache_step_" #k "_d" #d}
+enum { FORMATS = 3, DIMS = 2 };
+static const td_kernel kernels[FORMATS][DIMS] = {
+    [TANDEM_CACHE_F16] = {KERNEL(f16, 64), KERNEL(f16, 128)},
+    [TANDEM_CACHE_K8V8] = {KERNEL(k8, 64), KERNEL(k8, 128)},
+    [TANDEM_CACHE_K4V8] = {KERNEL(k4, 64), KERNEL(k4, 128)}};
+static const td_kernel steps[FORMATS][DIMS] = {[TANDEM_CACHE_F16] = {STEP(f16, 64), STEP(f16, 128)},
+                                               [TANDEM_CACHE_K8V8] = {STEP(k8, 64), STEP(k8, 128)},
+                                               [TANDEM_CACHE_K4V8] = {STEP(k4, 64), STEP(k4, 128)}};
+
+const td_kernel *td_cache_step_kernel(const td_record *record)
+{
+    for (int i = 0; i < FORMATS * DIMS; i++)
+        if (record->kernel == &kernels[i / DIMS][i % DIMS])
+            return &steps[i / DIMS][i % DIMS];
+    return NULL;
 }
 
 static tandem_status plan_attention(const tandem_operands *op, const td_target *target,
@@ -140,9 +149,10 @@ static tandem_status plan_attention(const tandem_operands *op, const td_target *
         .scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->head_dim)) * TD_LOG2_E};
     const td_place place = td_build_take(&at, parts, parts_bytes);
     td_record *record =
-        td_build_record(&at, kernel_of(a), grid * params.spans, &params, sizeof params);
+        td_build_record(&at, &kernels[a->format][a->head_dim == 128], grid * params.spans, &params, sizeof params);
     record->block[0] = at.is_gpu ? TD_BLOCK_THREADS : 1;
     record->shared_bytes = at.is_gpu ? TD_CACHE_SHARED_BYTES(a->head_dim) : 0;
+    record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(q), Q);
     td_build_view(&at, record, TD_READ, AT(position), POSITION);
     td_build_view(&at, record, TD_READ, AT(table), TABLE);

@@ -11,6 +11,10 @@
 
 extern const td_operation td_operation_cache_append, td_operation_cache_attention;
 
+/* Whether a record appends; and the kernel that does what one of attention does behind that (td_params_cache_step), NULL: it is none. */
+bool td_cache_is_append(const td_record *record);
+const td_kernel *td_cache_step_kernel(const td_record *record);
+
 /* How a cache lies; what is wrong names `operation`.member. */
 typedef struct td_cache_sizes {
     uint32_t batch, kv_heads, rows, head_dim, entries, format, slots, pages;

@@ -14,9 +14,7 @@
 
 #include <math_constants.h>
 
-#include "kernels/cache/params.h"
-#include "kernels/cuda/fragment.cuh"
-#include "kernels/cuda/tensor.cuh"
+#include "kernels/cache/append.cuh"
 
 namespace td {
 
@@ -529,13 +527,15 @@ template <Codes Kind, int Dim> struct Attend {
         }
     }
 
-    __device__ __forceinline__ void attend(bool stop)
+    __device__ __forceinline__ uint32_t chunks_of_all() const
     {
-        const uint32_t chunks = uint32_t(last / page + 1 + warps - 1) / warps;
+        return uint32_t(last / page + 1 + warps - 1) / warps;
+    }
+    /* Of this block's chunks. */
+    __device__ __forceinline__ Sums all_sums(uint32_t chunks) const
+    {
         Sums all;
 
-        if (span && span >= chunks)
-            return;
         clear(all);
         keep(all);
 #pragma unroll 1
@@ -551,8 +551,10 @@ template <Codes Kind, int Dim> struct Attend {
             keep(all);
         }
         take_back(all);
-        if (__syncthreads_or(stop))
-            return;
+        return all;
+    }
+    __device__ __forceinline__ void finish(Sums &all, uint32_t chunks) const
+    {
         if (p.spans > 1 && chunks > 1) {
             leave(all);
             if (!is_last(chunks))
@@ -560,6 +562,40 @@ template <Codes Kind, int Dim> struct Attend {
             all = all_parts(chunks);
         }
         write(all);
+    }
+
+    __device__ __forceinline__ void attend(bool stop) const
+    {
+        const uint32_t chunks = chunks_of_all();
+
+        if (span && span >= chunks)
+            return;
+        Sums all = all_sums(chunks);
+        if (!__syncthreads_or(stop))
+            finish(all, chunks);
+    }
+    /* The same behind a row, which who has its page appends. Those who stop are counted, too: no tickets are left for the next run. */
+    __device__ __forceinline__ void step(const td_params_cache_append &row, bool stop) const
+    {
+        const uint32_t chunks = chunks_of_all();
+
+        if (span && span >= chunks)
+            return;
+        if (__syncthreads_or(stop)) {
+            if (p.spans > 1 && chunks > 1)
+                is_last(chunks);
+            return;
+        }
+        if (p.spans == 1 || span + 1 == chunks) {
+            Append at(row, batch * p.kv_heads + kv_head);
+
+            if (chunks <= 1) /* then nobody counts */
+                at.clear_tickets();
+            at.append();
+            __syncthreads();
+        }
+        Sums all = all_sums(chunks);
+        finish(all, chunks);
     }
 };
 
@@ -573,17 +609,33 @@ template <Codes Kind, int Dim> __device__ __forceinline__ void cache_attend(cons
     Attend<Kind, Dim>(p, *reinterpret_cast<typename Attend<Kind, Dim>::Shared *>(bytes)).attend(stop);
 }
 
+template <Codes Kind, int Dim> __device__ __forceinline__ void cache_step(const td_params_cache_step &p)
+{
+    TD_DYNAMIC_SHARED(16, bytes);
+    const bool stop = threadIdx.x == 0 && is_set(p.attend.cancel);
+
+    wait_for_previous();
+    launch_dependents();
+    Attend<Kind, Dim>(p.attend, *reinterpret_cast<typename Attend<Kind, Dim>::Shared *>(bytes)).step(p.append, stop);
+}
+
 } // namespace td
 
-#define TD_CACHE_ENTRY(name, kind, dim, bounds)                     \
-    extern "C" __global__ void __launch_bounds__ bounds             \
-        name(const __grid_constant__ td_params_cache_attend p)      \
-    {                                                               \
-        td::cache_attend<td::Codes::kind, dim>(p);                  \
+#define TD_CACHE_ENTRY(name, kind, dim, bounds)                                                        \
+    extern "C" __global__ void __launch_bounds__ bounds                                                \
+        cache_attend_##name(const __grid_constant__ td_params_cache_attend p)                          \
+    {                                                                                                   \
+        td::cache_attend<td::Codes::kind, dim>(p);                                                     \
+    }                                                                                                   \
+    extern "C" __global__ void __launch_bounds__ bounds                                                \
+        cache_step_##name(const __grid_constant__ td_params_cache_step p)                              \
+    {                                                                                                   \
+        td::cache_step<td::Codes::kind, dim>(p);                                                       \
     }
-TD_CACHE_ENTRY(cache_attend_k8_d64, k8, 64, (TD_BLOCK_THREADS))
-TD_CACHE_ENTRY(cache_attend_k8_d128, k8, 128, (TD_BLOCK_THREADS))
-TD_CACHE_ENTRY(cache_attend_k4_d64, k4, 64, (TD_BLOCK_THREADS))
-TD_CACHE_ENTRY(cache_attend_k4_d128, k4, 128, (TD_BLOCK_THREADS))
-TD_CACHE_ENTRY(cache_attend_f16_d64, f16, 64, (TD_BLOCK_THREADS))
-TD_CACHE_ENTRY(cache_attend_f16_d128, f16, 128, (TD_BLOCK_THREADS, 2)) /* with three some registers are spilt on sm_90 */
+/* Of 128 channels two at a time: with three some registers are spilt. */
+TD_CACHE_ENTRY(k8_d64, k8, 64, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(k8_d128, k8, 128, (TD_BLOCK_THREADS, 2))
+TD_CACHE_ENTRY(k4_d64, k4, 64, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(k4_d128, k4, 128, (TD_BLOCK_THREADS, 2))
+TD_CACHE_ENTRY(f16_d64, f16, 64, (TD_BLOCK_THREADS))
+TD_CACHE_ENTRY(f16_d128, f16, 128, (TD_BLOCK_THREADS, 2))

@@ -112,4 +112,10 @@ typedef struct td_params_cache_attend {
     uint32_t slots, pages;
 } td_params_cache_attend;
 
+/* Kernels `cache_step_*` of the same names: both, of one row a sequence, on the same planes, which no others append to. */
+typedef struct td_params_cache_step {
+    td_params_cache_attend attend;
+    td_params_cache_append append; /* without a verdict */
+} td_params_cache_step;
+
 #endif

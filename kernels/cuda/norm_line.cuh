@@ -50,7 +50,7 @@ struct NormLine {
     static constexpr int most = int(TD_NORM_LINE / (8 * TD_NORM_THREADS));
     static_assert(TD_NORM_SHORT == most * 8 * 32, "a warp's rows have as many steps as a block's");
     uint32_t lanes, channels, first, step; /* of its channels */
-    float h[most][8], weight[most][8];
+    float h[most][8];
 
     __device__ __forceinline__ NormLine(uint32_t lanes_of, uint32_t channels_of)
         : lanes(lanes_of), channels(channels_of), first(threadIdx.x % lanes_of * 8), step(8 * lanes_of)
@@ -80,7 +80,8 @@ struct NormLine {
             all = norm_block_sum(all, warps);
         return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, float(channels)), epsilon)));
     }
-    template <class Y> __device__ __forceinline__ void store(Y *y, float by, bool there) const
+    /* weight(i, w): the eight weights of channels step * i + first. */
+    template <class Y, class Weight> __device__ __forceinline__ void store(Y *y, float by, bool there, Weight weight) const
     {
         Y *const as = nullptr;
 
@@ -89,9 +90,10 @@ struct NormLine {
             if (there && step * i + first < channels) {
                 float x[8];
 
+                weight(i, x);
 #pragma unroll
                 for (int j = 0; j < 8; j++)
-                    x[j] = __fmul_rn(__fmul_rn(h[i][j], by), weight[i][j]);
+                    x[j] = __fmul_rn(__fmul_rn(h[i][j], by), x[j]);
                 *reinterpret_cast<uint4 *>(y + step * i + first) =
                     make_uint4(pack2(as, x[0], x[1]), pack2(as, x[2], x[3]), pack2(as, x[4], x[5]), pack2(as, x[6], x[7]));
             }

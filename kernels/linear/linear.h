@@ -52,6 +52,9 @@ static inline td_linear_weights td_linear_blocks_of(td_linear_weights weights)
     return weights < TD_LINEAR_TILES ? weights : (td_linear_weights)(weights - TD_LINEAR_TILES + TD_LINEAR_Q8_0);
 }
 
+/* The kernel that does what a record does behind RMSNorm (td_params_linear_normed); NULL: there is none. */
+const td_kernel *td_linear_normed_kernel(const td_record *record);
+
 /* All parameters of a layer but pointers. */
 td_params_linear td_linear_params(const tandem_linear *l);
 

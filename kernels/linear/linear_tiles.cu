@@ -7,14 +7,18 @@
  * without shared memory. Each warp has a part of a tile's channels, one behind the other, and some 256 of them under way while it
  * multiplies those before; the first, where nobody writes w, before the kernel ahead is over. With many rows of x and enough tiles a warp
  * has two of them, side by side: then what x sends through L1, some times what weights are, is for both.
+ * Entries `normed` begin with RMSNorm of the few rows that they multiply, each block for itself, into shared memory: that is less than
+ * what a kernel of its own takes to begin and to end.
  */
+#include "kernels/cuda/norm_line.cuh"
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/linear/few_rows.cuh"
 #include "kernels/linear/weights.cuh"
 
 namespace td {
 
-template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
+/* Normed: x is in shared memory. */
+template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> struct LinearTiles {
     using Row = TileRow<Dtype>;
     static constexpr int warps = TD_LINEAR_TILES_WARPS;
     /* Chunks under way, as far as there are registers. */
@@ -36,7 +40,8 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
 
     /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one, and so are rows of
      * x: what comes of them is not written. */
-    __device__ __forceinline__ explicit LinearTiles(const td_params_linear &all) : p(all), q(int(threadIdx.x % 4))
+    __device__ __forceinline__ LinearTiles(const td_params_linear &all, const uint16_t *rows_of_x, uint32_t x_stride)
+        : p(all), q(int(threadIdx.x % 4))
     {
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % p.tile_warps, across = warps / p.tile_warps;
         const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
@@ -52,10 +57,10 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
             r[i / 2][i % 2] = row % 16;
             chunk[i / 2][i % 2] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride) + begin * uint32_t(Row::bytes);
         }
-        x = static_cast<const uint16_t *>(p.x) + begin * Row::channels + (Row::apart ? 4 : 8) * q;
+        x = rows_of_x + begin * Row::channels + (Row::apart ? 4 : 8) * q;
 #pragma unroll
         for (int column = 0; column < Columns; column++)
-            x_at[column] = min(8u * column + g, p.rows - 1) * uint32_t(p.x_stride);
+            x_at[column] = min(8u * column + g, p.rows - 1) * x_stride;
     }
     /* The u-th chunk from here. */
     __device__ __forceinline__ void load(Row (&to)[Tiles][2], int u) const
@@ -66,17 +71,24 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
                 to[i / 2][i % 2].load(chunk[i / 2][i % 2] + u * Row::bytes, r[i / 2][i % 2], q);
     }
 
+    template <class Words> __device__ __forceinline__ static Words words_of_x(const uint16_t *at)
+    {
+        if constexpr (Normed)
+            return *reinterpret_cast<const Words *>(at);
+        else
+            return __ldg(reinterpret_cast<const Words *>(at));
+    }
     /* This thread's eight of 32 channels of a row of x, in the order of tiles. */
     __device__ __forceinline__ uint4 load_x(int column, int channel) const
     {
         const uint16_t *at = x + x_at[column] + channel;
 
         if constexpr (Row::apart) {
-            const uint2 low = __ldg(reinterpret_cast<const uint2 *>(at)), high = __ldg(reinterpret_cast<const uint2 *>(at + 16));
+            const uint2 low = words_of_x<uint2>(at), high = words_of_x<uint2>(at + 16);
 
             return make_uint4(low.x, low.y, high.x, high.y);
         } else {
-            return __ldg(reinterpret_cast<const uint4 *>(at));
+            return words_of_x<uint4>(at);
         }
     }
 
@@ -165,18 +177,74 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> struct LinearTiles {
     }
 };
 
-template <int Dtype, int Columns, int Tiles, bool Bf16> __device__ __forceinline__ void linear_tiles(const td_params_linear &p)
+/* Rows of x as they are. */
+struct LinearAsItIs {
+    __device__ __forceinline__ void fetch() const
+    {
+    }
+    __device__ __forceinline__ void make() const
+    {
+    }
+};
+
+/* Rows of x by RMSNorm, in shared memory. */
+struct LinearNormed {
+    const td_params_linear_normed &n;
+    float *weight;    /* [ins] */
+    __half *x;        /* [rows][TD_LINEAR_NORMED_PITCH(ins)] */
+    float (*warps)[TD_NORM_THREADS / 32]; /* [TD_LINEAR_NORMED_ROWS] */
+
+    /* What nobody writes, while the kernel ahead runs. */
+    __device__ __forceinline__ void fetch() const
+    {
+        for (uint32_t c = 4 * threadIdx.x; c < n.p.ins; c += 4 * TD_NORM_THREADS)
+            cp_async_16(shared_address(weight + c), n.norm_weight + c);
+        cp_async_commit();
+    }
+    __device__ __forceinline__ void make() const
+    {
+        const uint32_t at_once = TD_NORM_THREADS / n.lanes;
+        NormLine line(n.lanes, n.p.ins);
+
+#pragma unroll 1
+        for (uint32_t first = 0; first < n.p.rows; first += at_once) {
+            const uint32_t row = first + threadIdx.x / n.lanes;
+            const bool there = row < n.p.rows;
+
+            line.load(line.h, static_cast<const float *>(n.p.x) + int64_t(row) * n.p.x_stride, there);
+            if (!first) {
+                cp_async_wait<0>();
+                __syncthreads();
+            }
+            const float scale = line.scale(n.epsilon, there, warps[first % TD_LINEAR_NORMED_ROWS]);
+
+            line.store(x + row * TD_LINEAR_NORMED_PITCH(n.p.ins), scale, there, [&](int i, float(&w)[8]) {
+#pragma unroll
+                for (int j = 0; j < 8; j += 4) {
+                    const float4 four = *reinterpret_cast<const float4 *>(weight + line.step * i + line.first + j);
+
+                    w[j] = four.x, w[j + 1] = four.y, w[j + 2] = four.z, w[j + 3] = four.w;
+                }
+            });
+        }
+        __syncthreads();
+    }
+};
+
+template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed, class Source>
+__device__ __forceinline__ void linear_tiles(const td_params_linear &p, const uint16_t *x, uint32_t x_stride, const Source &source)
 {
-    using Products = LinearTiles<Dtype, Columns, Tiles, Bf16>;
+    using Products = LinearTiles<Dtype, Columns, Tiles, Bf16, Normed>;
     using Rows = LinearFewRows<Products::warps, Columns, Products::has_room>;
     __shared__ __align__(16) float sums[Rows::bytes / 4];
-    Products products(p);
+    Products products(p, x, x_stride);
     Rows rows(p, blockIdx.x * Tiles);
     typename Products::Row ring[Products::ahead][Tiles][2];
     float c[Tiles][Columns][4] = {};
 
     if (!p.w_is_constant)
         wait_for_previous();
+    source.fetch();
 #pragma unroll
     for (int u = 0; u < Products::ahead; u++)
         products.load(ring[u], u);
@@ -185,6 +253,7 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> __device__ __forceinline
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
+    source.make();
     rows.begin();
     products.sum(c, ring);
     rows.put(c[0], sums);
@@ -199,6 +268,22 @@ template <int Dtype, int Columns, int Tiles, bool Bf16> __device__ __forceinline
         __syncthreads();
         more.finish(sums);
     }
+}
+
+template <int Dtype, int Columns, int Tiles, bool Bf16> __device__ __forceinline__ void linear_tiles(const td_params_linear &p)
+{
+    linear_tiles<Dtype, Columns, Tiles, Bf16, false>(p, static_cast<const uint16_t *>(p.x), uint32_t(p.x_stride), LinearAsItIs{});
+}
+
+template <int Dtype> __device__ __forceinline__ void linear_tiles_normed(const td_params_linear_normed &n)
+{
+    static_assert(TD_NORM_THREADS == 32 * TD_LINEAR_TILES_WARPS, "a block of either");
+    TD_DYNAMIC_SHARED(16, bytes);
+    __shared__ float warps[TD_LINEAR_NORMED_ROWS][TD_NORM_THREADS / 32];
+    float *const weight = reinterpret_cast<float *>(bytes);
+    const LinearNormed source = {n, weight, reinterpret_cast<__half *>(weight + n.p.ins), warps};
+
+    linear_tiles<Dtype, 1, 1, false, true>(n.p, reinterpret_cast<const uint16_t *>(source.x), TD_LINEAR_NORMED_PITCH(n.p.ins), source);
 }
 
 /* A thread has its part of a row of a chunk: eight of each 32 channels. */
@@ -271,6 +356,12 @@ template <int Dtype, bool Bf16> __device__ __forceinline__ void linear_unpack(co
     {                                                                                                                          \
         td::linear_unpack<dtype, bf16>(p);                                                                                     \
     }
+#define TD_LINEAR_NORMED(name, dtype)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_TILES_WARPS, TD_LINEAR_TILES_AT_ONCE(false, dtype, 1))        \
+        linear_f16_normed_##name(const __grid_constant__ td_params_linear_normed p)                                           \
+    {                                                                                                                          \
+        td::linear_tiles_normed<dtype>(p);                                                                                     \
+    }
 #define TD_LINEAR_TILES_OF(type, bf16, name, dtype)  \
     TD_LINEAR_TILES(type, bf16, name, dtype, 1)      \
     TD_LINEAR_TILES(type, bf16, name, dtype, 2)      \
@@ -279,7 +370,8 @@ template <int Dtype, bool Bf16> __device__ __forceinline__ void linear_unpack(co
     TD_LINEAR_UNPACK(type, bf16, name, dtype)
 #define TD_LINEAR_TILES_TYPES(name, dtype)          \
     TD_LINEAR_TILES_OF(f16, false, name, dtype)     \
-    TD_LINEAR_TILES_OF(bf16, true, name, dtype)
+    TD_LINEAR_TILES_OF(bf16, true, name, dtype)     \
+    TD_LINEAR_NORMED(name, dtype)
 TD_LINEAR_TILES_TYPES(q8_0, TANDEM_DTYPE_Q8_0_TILES)
 TD_LINEAR_TILES_TYPES(q4_0, TANDEM_DTYPE_Q4_0_TILES)
 TD_LINEAR_TILES_TYPES(q4_1, TANDEM_DTYPE_Q4_1_TILES)

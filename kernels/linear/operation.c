@@ -198,6 +198,10 @@ static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("skinny
                                                                   SKINNY("blocks_q6_k"),  SKINNY("blocks_q5_k"), SKINNY("tiles_q8_0"),
                                                                   SKINNY("tiles_q4_0"),   SKINNY("tiles_q4_1"),  SKINNY("tiles_q4_k"),
                                                                   SKINNY("tiles_q6_k"),   SKINNY("tiles_q5_k")};
+/* Of weights in tiles, from TD_LINEAR_TILES on, of up to 8 rows. */
+#define NORMED(of) {.name = "linear_normed_" of, .entry = "linear_f16_normed_" of}
+static const td_kernel normed_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES] = {NORMED("q8_0"), NORMED("q4_0"), NORMED("q4_1"),
+                                                                              NORMED("q4_k"), NORMED("q6_k"), NORMED("q5_k")};
 /* For up to 32 and 64 rows, of the format that leaves registers for it: Q8_0 in tiles. */
 static const td_kernel pairs_kernels[2][2] = {KERNELS("pairs_q8_0_4"), KERNELS("pairs_q8_0_8")};
 /* Of weights in tiles, from TD_LINEAR_TILES on. */
@@ -355,6 +359,14 @@ static td_record *build_form(td_builder *at, const block_form *it, const td_targ
     record->block[0] = it->threads;
     record->shared_bytes = it->shared_bytes;
     return record;
+}
+
+const td_kernel *td_linear_normed_kernel(const td_record *record)
+{
+    for (uint32_t i = TD_LINEAR_TILES; i < TD_LINEAR_WEIGHTS; i++)
+        if (record->kernel == &skinny_kernels[i][0][0])
+            return &normed_kernels[i - TD_LINEAR_TILES];
+    return NULL;
 }
 
 /* Which of the kernels for up to 8, 16, 32 and 64 rows. */

@@ -88,6 +88,19 @@ typedef struct td_params_linear_tma {
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */
 
+/* `linear_tiles` of up to TD_LINEAR_NORMED_ROWS rows of x that are float32, and become fp16 by RMSNorm first (kernels/norm/params.h has
+ * its numbers): entries linear_f16_normed_*. Rows of x and the weights are 16-byte aligned; neither those nor w are written by kernels
+ * ahead of this one. */
+#define TD_LINEAR_NORMED_ROWS 8
+#define TD_LINEAR_NORMED_PITCH(ins) ((ins) + 32u) /* of its rows in dynamic shared memory, so that q and g meet all banks */
+#define TD_LINEAR_NORMED_SHARED_BYTES(rows, ins) (4u * (ins) + 2u * (rows) * TD_LINEAR_NORMED_PITCH(ins))
+typedef struct td_params_linear_normed {
+    td_params_linear p;
+    const float *norm_weight; /* [ins] */
+    float epsilon;
+    uint32_t lanes; /* threads of a row: as td_params_norm.lanes */
+} td_params_linear_normed;
+
 /* `linear_unpack`: weights in tiles made dense, as they are multiplied with more rows: to [w_rows][ins] of x's type. A block has a
  * chunk for every 64 threads. */
 #define TD_LINEAR_UNPACK_THREADS 256

@@ -7,35 +7,9 @@
  * does, so there is little of it, and all loads are under way before one of them is waited for.
  * `norm_line`: the usual one of float32 rows, as language models have them, in registers of a warp or a block, likewise.
  */
-#include "kernels/cuda/tensor.cuh"
-#include "kernels/norm/params.h"
+#include "kernels/cuda/norm_line.cuh"
 
 namespace td {
-
-/* Of what 32 threads have eight sums of each. */
-__device__ __forceinline__ float norm_warp_sum(const float (&s)[8])
-{
-    float all = __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[2], s[6])),
-                          __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
-
-#pragma unroll
-    for (int apart = 16; apart; apart /= 2)
-        all = __fadd_rn(all, __shfl_xor_sync(~0u, all, apart));
-    return all;
-}
-
-/* Of what a block's warps have each a sum of, one behind the other. */
-__device__ __forceinline__ float norm_block_sum(float mine, float (&warps)[TD_NORM_THREADS / 32])
-{
-    if (threadIdx.x % 32 == 0)
-        warps[threadIdx.x / 32] = mine;
-    __syncthreads();
-    float all = warps[0];
-#pragma unroll
-    for (uint32_t w = 1; w < TD_NORM_THREADS / 32; w++)
-        all = __fadd_rn(all, warps[w]);
-    return all;
-}
 
 /* Of which plane a row is; most often there is one. */
 __device__ __forceinline__ void norm_place(const td_params_norm &p, uint64_t number, int64_t &batch, int64_t &head, int64_t &row)
@@ -184,16 +158,6 @@ template <class E> struct NormShort {
     }
 };
 
-/* Eight channels' weights or biases. */
-__device__ __forceinline__ void norm_load8(float (&x)[8], const void *from, uint32_t c)
-{
-    const float4 *at = reinterpret_cast<const float4 *>(static_cast<const float *>(from) + c);
-    const float4 low = __ldg(at), high = __ldg(at + 1);
-
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
 template <class E> __device__ __forceinline__ void norm_short(const td_params_norm &p)
 {
     constexpr int most = NormShort<E>::most;
@@ -259,57 +223,31 @@ template <class E> __device__ __forceinline__ void norm_short(const td_params_no
 
 template <class Y> __device__ __forceinline__ void norm_line(const td_params_norm &p, float (&warps)[TD_NORM_THREADS / 32])
 {
-    constexpr int most = int(TD_NORM_LINE / (8 * TD_NORM_THREADS));
-    static_assert(TD_NORM_SHORT == most * 8 * 32, "a warp's rows have as many steps as a block's");
-    const uint32_t lane = threadIdx.x % p.lanes, step = 8u * p.lanes;
     const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / p.lanes) + threadIdx.x / p.lanes;
-    int64_t batch, head, row;
-    float h[most][8], weight[most][8], s[8] = {};
+    NormLine row(p.lanes, p.channels);
+    int64_t batch, head, at;
 
-    norm_place(p, number, batch, head, row);
+    norm_place(p, number, batch, head, at);
     const bool there = number < p.total; /* of all threads of a warp alike */
-    const float *x = static_cast<const float *>(p.x) + row_at(p.x_at, batch, head, row);
+    float weight[NormLine::most][8];
     const bool stop = is_set(p.cancel);
 
     if (!p.weight_is_constant) /* else it comes from memory while the kernel ahead runs */
         wait_for_previous();
-#pragma unroll
-    for (int i = 0; i < most; i++)
-        if (there && step * i + 8 * lane < p.channels)
-            norm_load8(weight[i], p.weight, step * i + 8 * lane);
+    row.load(weight, static_cast<const float *>(p.weight), there);
     if (p.weight_is_constant)
         wait_for_previous();
     launch_dependents();
-#pragma unroll
-    for (int i = 0; i < most; i++)
-        if (there && step * i + 8 * lane < p.channels)
-            norm_load8(h[i], x, step * i + 8 * lane);
-#pragma unroll
-    for (int i = 0; i < most; i++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            if (there && step * i + 8 * lane < p.channels)
-                s[j] = __fadd_rn(s[j], __fmul_rn(h[i][j], h[i][j]));
-    float all = norm_warp_sum(s);
-
-    if (p.lanes > 32)
-        all = norm_block_sum(all, warps);
-    const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, float(p.channels)), p.epsilon)));
+    row.load(row.h, static_cast<const float *>(p.x) + row_at(p.x_at, batch, head, at), there);
+    const float scale = row.scale(p.epsilon, there, warps);
 
     if (__any_sync(~0u, stop))
         return;
-    Y *const y = static_cast<Y *>(p.y) + row_at(p.y_at, batch, head, row);
+    row.store(static_cast<Y *>(p.y) + row_at(p.y_at, batch, head, at), scale, there, [&](int i, float(&w)[8]) {
 #pragma unroll
-    for (int i = 0; i < most; i++) {
-        const uint32_t c = step * i + 8 * lane;
-
-        if (there && c < p.channels) {
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                h[i][j] = __fmul_rn(__fmul_rn(h[i][j], scale), weight[i][j]);
-            NormShort<Y>::set(*reinterpret_cast<uint4 *>(y + c), h[i]);
-        }
-    }
+        for (int j = 0; j < 8; j++)
+            w[j] = weight[i][j];
+    });
 }
 
 } // namespace td

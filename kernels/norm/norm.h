@@ -5,9 +5,13 @@
 #ifndef TANDEM_KERNELS_NORM_H
 #define TANDEM_KERNELS_NORM_H
 
+#include "kernels/norm/params.h"
 #include "kernels/operation.h"
 
 extern const td_operation td_operation_norm;
+
+/* Whether a record is one of `norm_line_f16`. */
+bool td_norm_is_line_f16(const td_record *record);
 
 void td_cpu_norm(const void *params, const td_block *at);
 

@@ -9,7 +9,6 @@
 #include "kernels/commit.h"
 #include "kernels/cut.h"
 #include "kernels/norm/norm.h"
-#include "kernels/norm/params.h"
 
 enum { X, RESIDUAL, WEIGHT, BIAS, Y, SUM, ROTATION, POSITION, VIEWS };
 #define AT(member) offsetof(td_params_norm, member)
@@ -84,25 +83,31 @@ static bool is_wide(const tandem_view *view, uint32_t dtype)
 }
 
 /* The usual cases have kernels of their own: that of a short row, and that of a model whose sums are float32. */
+static const td_kernel norm_rows = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
+static const td_kernel norm_shorts[] = {{.name = "norm_short", .entry = "norm_short_f16", .cpu = td_cpu_norm},
+                                        {.name = "norm_short", .entry = "norm_short_bf16", .cpu = td_cpu_norm}};
+static const td_kernel norm_lines[] = {{.name = "norm_line", .entry = "norm_line_f16", .cpu = td_cpu_norm},
+                                       {.name = "norm_line", .entry = "norm_line_bf16", .cpu = td_cpu_norm}};
+
+bool td_norm_is_line_f16(const td_record *record)
+{
+    return record->kernel == &norm_lines[0];
+}
+
 static const td_kernel *kernel_of(const tandem_norm *n)
 {
-    static const td_kernel rows = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
-    static const td_kernel shorts[] = {{.name = "norm_short", .entry = "norm_short_f16", .cpu = td_cpu_norm},
-                                       {.name = "norm_short", .entry = "norm_short_bf16", .cpu = td_cpu_norm}};
-    static const td_kernel lines[] = {{.name = "norm_line", .entry = "norm_line_f16", .cpu = td_cpu_norm},
-                                      {.name = "norm_line", .entry = "norm_line_bf16", .cpu = td_cpu_norm}};
     const uint32_t type = n->x.dtype;
     if (n->rotation.dtype != TANDEM_DTYPE_NONE || n->channels % 8 || !is_wide(&n->weight, TANDEM_DTYPE_F32) || !is_wide(&n->y, n->y.dtype))
-        return &rows;
+        return &norm_rows;
     if (type == TANDEM_DTYPE_F32) {
         const bool is_line = n->kind == TANDEM_NORM_RMS && n->channels <= TD_NORM_LINE && is_wide(&n->x, type) && n->y.dtype != type &&
                              n->weight.dtype != TANDEM_DTYPE_NONE && n->bias.dtype == TANDEM_DTYPE_NONE &&
                              n->residual.dtype == TANDEM_DTYPE_NONE && n->sum.dtype == TANDEM_DTYPE_NONE;
-        return is_line ? &lines[n->y.dtype == TANDEM_DTYPE_BF16] : &rows;
+        return is_line ? &norm_lines[n->y.dtype == TANDEM_DTYPE_BF16] : &norm_rows;
     }
     const bool is_short = n->channels <= TD_NORM_SHORT && is_wide(&n->x, type) && is_wide(&n->residual, type) && n->y.dtype == type &&
                           is_wide(&n->sum, type) && is_wide(&n->bias, TANDEM_DTYPE_F32);
-    return is_short ? &shorts[type == TANDEM_DTYPE_BF16] : &rows;
+    return is_short ? &norm_shorts[type == TANDEM_DTYPE_BF16] : &norm_rows;
 }
 
 static tandem_status plan_norm(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)

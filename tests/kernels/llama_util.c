@@ -64,10 +64,10 @@ lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint
 }
 
 lu_model lu_open_tiles(const char *path, const void *bytes, uint64_t size, uint32_t slots,
-                       uint32_t context)
+                       uint32_t context, uint32_t cache)
 {
     return open_model(path, bytes, size,
-                      &(td_llama_desc){.slots = slots, .context = context, .tiles = true});
+                      &(td_llama_desc){.slots = slots, .context = context, .cache = cache, .tiles = true});
 }
 
 void lu_close(lu_model *model)

@@ -28,9 +28,9 @@ lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t sl
 /* The same with caches in another format than fp16. */
 lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
                         uint32_t context, uint32_t cache);
-/* The same as lu_open() for GPUs alone: matrices are in tiles. */
+/* The same for GPUs alone: matrices are in tiles. */
 lu_model lu_open_tiles(const char *path, const void *bytes, uint64_t size, uint32_t slots,
-                       uint32_t context);
+                       uint32_t context, uint32_t cache);
 void lu_close(lu_model *model);
 
 /* An instance of a model: caches, and how its programs are run. */

@@ -300,7 +300,7 @@ int main(int argc, char **argv)
             "tokens  before  stream    records  floor us      min   median      90%%   tokens/s\n",
             BENCH_RUNS);
     model = lu_open(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT);
-    tiles = lu_open_tiles(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT);
+    tiles = lu_open_tiles(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT, TANDEM_CACHE_F16);
     words = model.llama.sizes.words;
     fixtures = smollm2_read();
     for (int kind = 0; kind < KINDS; kind++) {

@@ -1,0 +1,339 @@
+/* Rows that are appended to a plane of a cache of keys and values, by a block; pages that are sealed: see params.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * It puts rows into the newest page, and where that is full makes codes of it: four threads have two channels of the keys, or one or two
+ * a channel of the values.
+ */
+#pragma once
+
+#include <string.h>
+
+#include "kernels/cache/params.h"
+#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/tensor.cuh"
+
+namespace td {
+
+constexpr uint32_t append_threads = TD_CACHE_APPEND_THREADS, append_page = TD_CACHE_PAGE;
+static_assert(append_page == 64, "two rows a lane");
+
+__device__ __forceinline__ float half_to_float(uint32_t bits)
+{
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+
+__device__ __forceinline__ uint16_t float_to_half(float x)
+{
+    return uint16_t(cvt_f16x2(0.0f, x));
+}
+
+/* An element as fp16. */
+__device__ __forceinline__ uint16_t half_of(const void *x, uint32_t dtype, int64_t at)
+{
+    const uint16_t bits = dtype == TANDEM_DTYPE_F32 ? 0 : static_cast<const uint16_t *>(x)[at];
+
+    return float_to_half(dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(x)[at]
+                         : dtype == TANDEM_DTYPE_BF16 ? __uint_as_float(uint32_t(bits) << 16)
+                                                      : half_to_float(bits));
+}
+
+/* E5M3 upwards, of what is not negative; NaN where it is not finite. */
+__device__ __forceinline__ uint8_t scale_up(float x)
+{
+    const uint32_t half = float_to_half(x), up = half + (half_to_float(half) < x);
+
+    return uint8_t(up >= 0x7c00 ? TD_CACHE_NAN : (up + 0x7f) >> 7);
+}
+
+__device__ __forceinline__ float scale_of(uint8_t e5m3)
+{
+    return half_to_float(uint32_t(e5m3) << 7);
+}
+
+__device__ __forceinline__ float inverse_of(uint8_t e5m3)
+{
+    return e5m3 ? __fdiv_rn(1.0f, scale_of(e5m3)) : 0.0f;
+}
+
+__device__ __forceinline__ uint32_t code_of(float x, float most)
+{
+    const float near = __fsub_rn(__fadd_rn(x, 0x1.8p23f), 0x1.8p23f);
+
+    return uint32_t(int(near > most ? most : near > 0.0f ? near : 0.0f));
+}
+
+/* Saturating, as kernels/cpu/cpu.h has it: adding 1.5 * 2^20 times x's power of two leaves 4 bits. */
+__device__ __forceinline__ uint32_t e4m3_of(float x)
+{
+    const float all = __uint_as_float(__float_as_uint(x) & 0x7fffffffu), a = all > 448.0f ? 448.0f : all;
+    const uint32_t power = max(__float_as_uint(a) & 0x7f800000u, 0x3c800000u);
+    const float magic = __fmul_rn(__uint_as_float(power), 0x1.8p20f);
+    const float r = __fsub_rn(__fadd_rn(a, magic), magic);
+    const uint32_t code = r < 0x1p-6f ? uint32_t(int(__fmul_rn(r, 512.0f))) : (__float_as_uint(r) >> 20) - 960;
+
+    return r == r ? (__float_as_uint(x) >> 24 & 0x80) | code : 0x7f;
+}
+
+__device__ __forceinline__ float from_e4m3(uint32_t code)
+{
+    /* as fp16 it is 2^8 times too small */
+    return __fmul_rn(half_to_float((code & 0x80) << 8 | (code & 0x7f) << 7), 256.0f);
+}
+
+struct Append {
+    const td_params_cache_append &p;
+    uint32_t batch, head;
+    td_cache_head *plane; /* nullptr: none */
+    uint8_t *pool;        /* the planes of its head, and pages of all */
+    const int32_t *table;
+    uint16_t *newest_k, *newest_v;
+    uint32_t row, count, position; /* of the call: the first row, how many, and where that one goes */
+
+    __device__ __forceinline__ Append(const td_params_cache_append &params, uint32_t of_plane) : p(params)
+    {
+        batch = of_plane / p.heads;
+        head = of_plane - batch * p.heads;
+        uint8_t *bytes = p.cache + row_at(p.cache_at, p.table ? 0 : batch, head, 0);
+
+        pool = bytes;
+        table = p.table ? p.table + batch * p.table_stride : nullptr;
+        if (table)
+            bytes = uint32_t(table[0]) < p.slots ? bytes + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(p.format, p.dim) : nullptr;
+        plane = reinterpret_cast<td_cache_head *>(bytes);
+        newest_k = reinterpret_cast<uint16_t *>(bytes + TD_CACHE_HEAD_BYTES);
+        newest_v = newest_k + append_page * p.dim;
+    }
+
+    __device__ __forceinline__ int position_of(uint32_t of) const
+    {
+        return of < p.rows ? p.position[batch * p.position_at.stride_batch + of * p.position_at.stride_row] : -1;
+    }
+
+    /* A bit for each row: lanes have two of them. */
+    __device__ __forceinline__ static uint64_t vote(bool low, bool high)
+    {
+        const uint64_t lows = __ballot_sync(~0u, low), highs = __ballot_sync(~0u, high);
+
+        return lows | highs << 32;
+    }
+
+    /* Rows that follow one another within a page, from the first on that has a place. */
+    __device__ __forceinline__ void find_rows()
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        const int low = position_of(lane), high = position_of(lane + 32);
+        const uint64_t here = vote(low >= 0 && uint32_t(low) < p.entries, high >= 0 && uint32_t(high) < p.entries);
+
+        count = 0;
+        if (!here)
+            return;
+        row = uint32_t(__ffsll((long long)here)) - 1;
+        position = uint32_t(position_of(row));
+        const uint32_t page_left = append_page - position % append_page, left = p.entries - position;
+        const int first = int(position) - int(row);
+        const uint64_t strays = ~vote(low == first + int(lane), high == first + int(lane) + 32) >> row;
+
+        count = strays ? uint32_t(__ffsll((long long)strays)) - 1 : append_page - row;
+        count = min(count, min(page_left, left));
+    }
+
+    __device__ __forceinline__ void put_rows() const
+    {
+        const uint32_t pairs = p.dim / 2;
+
+        for (uint32_t i = threadIdx.x; i < count * pairs; i += append_threads) {
+            const uint32_t of = i / pairs, pair = i - of * pairs, key = position % append_page + of;
+            const int64_t k = row_at(p.k_at, batch, head, row + of) + 2 * pair;
+            const int64_t v = row_at(p.v_at, batch, head, row + of) + 2 * pair;
+            uint16_t *const to_k = newest_k + (pair * append_page + key) * 2;
+            uint16_t *const to_v = newest_v + (key / 2 * p.dim + 2 * pair) * 2 + key % 2;
+
+            to_k[0] = half_of(p.k, p.k_dtype, k), to_k[1] = half_of(p.k, p.k_dtype, k + 1);
+            to_v[0] = half_of(p.v, p.v_dtype, v), to_v[2] = half_of(p.v, p.v_dtype, v + 1);
+        }
+    }
+
+    struct Sealed {
+        uint8_t *k, *v;
+        uint16_t *k_min;
+        uint8_t *k_scale, *v_scale;
+    };
+
+    /* The page of the first row; nullptr: it has none. */
+    __device__ __forceinline__ uint8_t *page() const
+    {
+        const uint32_t number = position / append_page;
+
+        if (!table)
+            return reinterpret_cast<uint8_t *>(plane) + TD_CACHE_SEALED(number, p.format, p.dim);
+        const uint32_t at = uint32_t(table[1 + number]);
+        return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, p.format, p.dim) : nullptr;
+    }
+
+    __device__ __forceinline__ Sealed sealed() const
+    {
+        uint8_t *const k = page();
+        uint8_t *const v = k + TD_CACHE_K_BYTES(p.format, p.dim), *const k_min = v + append_page * p.dim;
+
+        return {k, v, reinterpret_cast<uint16_t *>(k_min), k_min + 2 * p.dim, k_min + 3 * p.dim};
+    }
+
+    /* Two channels, of which a quad's thread has keys 16 j + 4 q and the three behind that. */
+    __device__ __forceinline__ void seal_keys(const Sealed &to, uint32_t pair) const
+    {
+        const uint32_t q = threadIdx.x % 4;
+        const bool is_k4 = p.format == TD_CACHE_K4;
+        const float most = TD_CACHE_K_MOST(p.format);
+        uint32_t x[4][4], word[4] = {0, 0, 0, 0};
+        float least[2], scale[2];
+
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint4 keys = *reinterpret_cast<const uint4 *>(newest_k + (pair * append_page + 16 * j + 4 * q) * 2);
+
+            x[j][0] = keys.x, x[j][1] = keys.y, x[j][2] = keys.z, x[j][3] = keys.w;
+        }
+#pragma unroll
+        for (uint32_t c = 0; c < 2; c++) {
+            float low = half_to_float(x[0][0] >> 16 * c & 0xffff), high = low;
+            bool bad = false;
+
+#pragma unroll
+            for (uint32_t i = 0; i < 16; i++) {
+                const uint32_t bits = x[i / 4][i % 4] >> 16 * c & 0xffff;
+                const float mine = half_to_float(bits);
+
+                low = mine < low ? mine : low;
+                high = mine > high ? mine : high;
+                bad = bad || (bits & 0x7c00) == 0x7c00;
+            }
+#pragma unroll
+            for (int apart = 1; apart < 4; apart *= 2) {
+                const float other_low = __shfl_xor_sync(~0u, low, apart), other_high = __shfl_xor_sync(~0u, high, apart);
+
+                low = other_low < low ? other_low : low;
+                high = other_high > high ? other_high : high;
+            }
+            const uint32_t quads = __ballot_sync(~0u, bad);
+            const uint8_t e5m3 = quads >> (threadIdx.x % 32 & ~3u) & 15 ? uint8_t(TD_CACHE_NAN)
+                                                                         : scale_up(__fdiv_rn(__fsub_rn(high, low), most));
+            least[c] = low, scale[c] = inverse_of(e5m3);
+            if (q == 0)
+                to.k_min[2 * pair + c] = float_to_half(low), to.k_scale[2 * pair + c] = e5m3;
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            uint32_t both[4];
+
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                const float a = __fsub_rn(half_to_float(x[j][i] & 0xffff), least[0]);
+                const float b = __fsub_rn(half_to_float(x[j][i] >> 16), least[1]);
+
+                both[i] = code_of(__fmul_rn(a, scale[0]), most) | code_of(__fmul_rn(b, scale[1]), most) << (is_k4 ? 16 : 8);
+                word[i] |= both[i] << 4 * j;
+            }
+            if (!is_k4)
+                *reinterpret_cast<uint2 *>(to.k + (pair * append_page + 16 * j + 4 * q) * 2) =
+                    make_uint2(both[0] | both[1] << 16, both[2] | both[3] << 16);
+        }
+        if (is_k4)
+            *reinterpret_cast<uint4 *>(to.k + pair * append_page + 16 * q) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+
+    /* A channel, whose keys one thread has, or two that are neighbours. */
+    __device__ __forceinline__ void seal_values(const Sealed &to) const
+    {
+        const uint32_t threads = append_threads / p.dim, c = threadIdx.x / threads;
+        const uint32_t pairs = append_page / 2 / threads, first = threadIdx.x % threads * pairs;
+        const uint32_t *const from = reinterpret_cast<const uint32_t *>(newest_v) + first * p.dim + c;
+        uint32_t most = 0; /* without signs fp16 is in the order of its bits */
+
+        for (uint32_t i = 0; i < pairs; i++) {
+            const uint32_t word = from[i * p.dim] & 0x7fff7fffu;
+
+            most = max(most, max(word & 0xffff, word >> 16));
+        }
+        if (threads == 2)
+            most = max(most, __shfl_xor_sync(~0u, most, 1));
+        const uint8_t e5m3 = most >= 0x7c00 ? uint8_t(TD_CACHE_NAN)
+                                            : scale_up(__fdiv_rn(half_to_float(most), TD_CACHE_V_MOST));
+        const float inverse = inverse_of(e5m3);
+
+        if (first == 0)
+            to.v_scale[c] = e5m3;
+        for (uint32_t i = 0; i < pairs; i++) {
+            const uint32_t word = from[i * p.dim];
+            const uint32_t low = e4m3_of(__fmul_rn(half_to_float(word & 0xffff), inverse));
+            const uint32_t high = e4m3_of(__fmul_rn(half_to_float(word >> 16), inverse));
+
+            reinterpret_cast<uint16_t *>(to.v)[(first + i) * p.dim + c] = uint16_t(low | high << 8);
+        }
+    }
+
+    __device__ __forceinline__ void seal() const
+    {
+        const Sealed to = sealed();
+
+        for (uint32_t pair = threadIdx.x / 4; pair < p.dim / 2; pair += append_threads / 4)
+            seal_keys(to, pair);
+        seal_values(to);
+    }
+
+    /* Of the page of the first row, what is before that, as fp16 again. */
+    __device__ __forceinline__ void unseal() const
+    {
+        const Sealed from = sealed();
+        const uint32_t before = position % append_page;
+
+        for (uint32_t i = threadIdx.x; i < before * p.dim; i += append_threads) {
+            const uint32_t j = i / p.dim, c = i - j * p.dim;
+            const uint32_t k_at = (c / 2 * append_page + j) * 2 + c % 2, v_at = (j / 2 * p.dim + c) * 2 + j % 2;
+            const uint32_t words = c / 2 * 16 + j % 16, nibble = c % 2 * 16 + j / 16 * 4;
+            const uint32_t code = p.format == TD_CACHE_K4 ? reinterpret_cast<const uint32_t *>(from.k)[words] >> nibble & 15
+                                                          : from.k[k_at];
+            const float k = __fmul_rn(float(int(code)), scale_of(from.k_scale[c]));
+
+            newest_k[k_at] = float_to_half(__fadd_rn(half_to_float(from.k_min[c]), k));
+            newest_v[v_at] = float_to_half(__fmul_rn(from_e4m3(from.v[v_at]), scale_of(from.v_scale[c])));
+        }
+    }
+
+    /* What blocks of a run that was cancelled may have left. */
+    __device__ __forceinline__ void clear_tickets() const
+    {
+        for (uint32_t i = threadIdx.x; i < TD_CACHE_TICKETS && plane; i += append_threads)
+            plane->tickets[i] = 0;
+    }
+
+    __device__ __forceinline__ void append()
+    {
+        if (!plane)
+            return;
+        find_rows();
+        const int number = int(position / append_page);
+        const bool is_f16 = p.format == TD_CACHE_F16, has_page = count && page();
+        const bool has_codes = !is_f16 && has_page && number < int((p.entries - 1) / append_page); /* or will have */
+        const bool is_there = count && plane->holds == number + 1;
+
+        __syncthreads(); /* all have read what it holds */
+        if (!count || (is_f16 && !has_page))
+            return;
+        if (is_f16) {
+            newest_k = reinterpret_cast<uint16_t *>(page());
+            newest_v = newest_k + append_page * p.dim;
+        }
+        if (threadIdx.x == 0)
+            plane->holds = number + 1;
+        if (position % append_page && !is_there && has_codes)
+            unseal();
+        put_rows();
+        __syncthreads();
+        if (position % append_page + count == append_page && has_codes)
+            seal();
+    }
+};
+
+} // namespace td
+
