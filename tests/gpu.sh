@@ -400,7 +400,7 @@ print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join
 fi
 
 if [ "$only" = sanitize ]; then
-    for program in test_cuda test_linear_gpu test_operations; do
+    for program in test_cuda test_linear_gpu test_llama_gpu test_operations; do
         [ -x "$build/$program" ] || die "$build has no $program"
     done
     # sanitize NAME PROGRAM [WHICH]: racecheck, then memcheck.
@@ -412,7 +412,7 @@ if [ "$only" = sanitize ]; then
             --error-exitcode 9 "$build/$2" --each "$3"
     }
     if [ -z "$sanitizer" ]; then
-        for name in racecheck memcheck racecheck-linear memcheck-linear racecheck-operations memcheck-operations; do
+        for name in racecheck memcheck racecheck-linear memcheck-linear racecheck-operations memcheck-operations racecheck-llama memcheck-llama; do
             needs compute-sanitizer $name false
         done
     else
@@ -428,6 +428,7 @@ if [ "$only" = sanitize ]; then
             sanitize -linear-$lane test_linear_gpu $lane/4 >"$work/sanitize-linear-$lane" &
         done
         sanitize -operations test_operations 0/1 >"$work/sanitize-operations" &
+        sanitize -llama test_llama_gpu 0/1 >"$work/sanitize-llama" &
         wait
         cat "$work"/sanitize-*
         cat "$work"/results/logs/racecheck-*.log "$work"/results/logs/memcheck-*.log >"$work/sanitized" 2>/dev/null

@@ -46,13 +46,13 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     static constexpr int bytes = Warps * 8 * Columns * stride * 4; /* [warp][row of x][16 rows of w] floats */
 
     const td_params_linear &p;
-    const uint32_t share, octets, across, count, first_column;
+    const uint32_t share, octets, across, first_row, count, first_column;
     const bool in_quads;
     LinearAhead ahead;
 
-    /* group: of the tiles that a block has at a time. */
-    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t group)
-        : p(all), share(all.tile_warps), octets(all.gate ? 1 : 2), across(Warps / all.tile_warps * octets), count(across * all.rows),
+    /* group: of the tiles that a block has at a time; rows of x from the first on. */
+    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t group, uint32_t first_of_rows, uint32_t rows)
+        : p(all), share(all.tile_warps), octets(all.gate ? 1 : 2), across(Warps / all.tile_warps * octets), first_row(first_of_rows), count(across * rows),
           first_column(group * across * 8), in_quads(LinearQuads::suffices(all))
     {
     }
@@ -60,9 +60,9 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     __device__ __forceinline__ void begin()
     {
         if (HasRoom && in_quads && threadIdx.x < 2 * count)
-            LinearQuads::load(p, threadIdx.x / (2 * across), first_column + threadIdx.x % (2 * across) * 4, ahead.more);
+            LinearQuads::load(p, first_row + threadIdx.x / (2 * across), first_column + threadIdx.x % (2 * across) * 4, ahead.more);
         if (HasRoom && !in_quads && threadIdx.x < count)
-            ahead.load(p, threadIdx.x / across, first_column + threadIdx.x % across * 8);
+            ahead.load(p, first_row + threadIdx.x / across, first_column + threadIdx.x % across * 8);
     }
     __device__ __forceinline__ void put(const float (&c)[Columns][4], float *sums) const
     {
@@ -109,8 +109,8 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
             const uint32_t row = i / (2 * across), at = i % (2 * across) * 4;
 
             if (!HasRoom || i != threadIdx.x)
-                LinearQuads::load(p, row, first_column + at, ahead.more);
-            LinearQuads::store(p, row, first_column + at, take4(sums, at / 16, row, at % 16), ahead.more);
+                LinearQuads::load(p, first_row + row, first_column + at, ahead.more);
+            LinearQuads::store(p, first_row + row, first_column + at, take4(sums, at / 16, row, at % 16), ahead.more);
         }
     }
     __device__ __forceinline__ void finish_octets(const float *sums)
@@ -131,8 +131,8 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
                     x[e] = even[e], y[e] = odd[e];
             }
             if (!HasRoom || i != threadIdx.x)
-                ahead.load(p, row, column);
-            linear_finish(p, row, column, x, y, ahead);
+                ahead.load(p, first_row + row, column);
+            linear_finish(p, first_row + row, column, x, y, ahead);
         }
     }
 };

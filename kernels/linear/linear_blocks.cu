@@ -298,7 +298,7 @@ template <int Weights, int Columns, bool Bf16> __device__ __forceinline__ void l
     TD_DYNAMIC_SHARED(16, linear_blocks_bytes);
     const B b(p, linear_blocks_bytes);
     float *const sums = reinterpret_cast<float *>(linear_blocks_bytes);
-    LinearFewRows<B::warps, Columns> rows(p, blockIdx.x);
+    LinearFewRows<B::warps, Columns> rows(p, blockIdx.x, 0, p.rows);
     const uint8_t *next[2];
     float c[Columns][4] = {};
 

@@ -7,6 +7,7 @@
  * without shared memory. Each warp has a part of a tile's channels, one behind the other, and some 256 of them under way while it
  * multiplies those before; the first, where nobody writes w, before the kernel ahead is over. With many rows of x and enough tiles a warp
  * has two of them, side by side: then what x sends through L1, some times what weights are, is for both.
+ * Where tiles are few, multiprocessors multiply the same ones by other rows of x.
  * Entries `normed` begin with RMSNorm of the few rows that they multiply, each block for itself, into shared memory: that is less than
  * what a kernel of its own takes to begin and to end.
  */
@@ -40,7 +41,7 @@ template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> str
 
     /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one, and so are rows of
      * x: what comes of them is not written. */
-    __device__ __forceinline__ LinearTiles(const td_params_linear &all, const uint16_t *rows_of_x, uint32_t x_stride)
+    __device__ __forceinline__ LinearTiles(const td_params_linear &all, uint32_t block, uint32_t rows, const uint16_t *rows_of_x, uint32_t x_stride)
         : p(all), q(int(threadIdx.x % 4))
     {
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % p.tile_warps, across = warps / p.tile_warps;
@@ -50,7 +51,7 @@ template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> str
         left = (part + 1) * chunks / p.tile_warps - begin;
 #pragma unroll
         for (int i = 0; i < 2 * Tiles; i++) {
-            const uint32_t index = (blockIdx.x * Tiles + i / 2) * across + warp / p.tile_warps;
+            const uint32_t index = (block * Tiles + i / 2) * across + warp / p.tile_warps;
             const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i % 2 * p.outs : index * 16 + i % 2 * 8 + g;
             const uint32_t row = min(asked, w_rows - 1);
 
@@ -60,7 +61,7 @@ template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> str
         x = rows_of_x + begin * Row::channels + (Row::apart ? 4 : 8) * q;
 #pragma unroll
         for (int column = 0; column < Columns; column++)
-            x_at[column] = min(8u * column + g, p.rows - 1) * x_stride;
+            x_at[column] = min(8u * column + g, rows - 1) * x_stride;
     }
     /* The u-th chunk from here. */
     __device__ __forceinline__ void load(Row (&to)[Tiles][2], int u) const
@@ -237,8 +238,10 @@ __device__ __forceinline__ void linear_tiles(const td_params_linear &p, const ui
     using Products = LinearTiles<Dtype, Columns, Tiles, Bf16, Normed>;
     using Rows = LinearFewRows<Products::warps, Columns, Products::has_room>;
     __shared__ __align__(16) float sums[Rows::bytes / 4];
-    Products products(p, x, x_stride);
-    Rows rows(p, blockIdx.x * Tiles);
+    const uint32_t group = p.tile_blocks ? blockIdx.x / p.tile_blocks : 0, block = blockIdx.x - group * p.tile_blocks;
+    const uint32_t first_row = group * (8 * Columns), count = min(p.rows - first_row, 8u * Columns);
+    Products products(p, block, count, x + first_row * x_stride, x_stride);
+    Rows rows(p, block * Tiles, first_row, count);
     typename Products::Row ring[Products::ahead][Tiles][2];
     float c[Tiles][Columns][4] = {};
 
@@ -261,7 +264,7 @@ __device__ __forceinline__ void linear_tiles(const td_params_linear &p, const ui
         return;
     rows.finish(sums);
     if constexpr (Tiles == 2) {
-        Rows more(p, blockIdx.x * Tiles + 1);
+        Rows more(p, block * Tiles + 1, first_row, count);
 
         __syncthreads();
         more.put(c[1], sums);

@@ -414,6 +414,17 @@ static bool takes_pairs(uint32_t weights, uint32_t size, uint64_t blocks, const 
     return size >= 2 && weights == TD_LINEAR_TILES && 2 * (((blocks + 1) / 2 + at_once - 1) / at_once) <= rounds;
 }
 
+/* Weights in tiles, where blocks are few: multiprocessors that were idle take some of the rows of x. The kernel for so few rows, if all
+ * blocks are at work at once then; by registers, of the lighter formats' shortest a multiprocessor has two. */
+static uint32_t shorter(const tandem_linear *l, const td_target *target, uint32_t weights, uint32_t size, uint64_t blocks)
+{
+    const bool is_light = weights <= TD_LINEAR_TILES + TD_LINEAR_Q4_0 - TD_LINEAR_Q8_0 || target->sm == 90;
+    for (uint32_t i = 0; i < size; i++)
+        if (blocks * ((l->rows + (8u << i) - 1) / (8u << i)) <= (i == 0 && is_light ? 2 : 1) * multiprocessors_of(target))
+            return i;
+    return size;
+}
+
 static td_record *build_skinny(td_builder *at, const td_target *target, const tandem_linear *l, const tandem_linear *whole,
                                td_params_linear *p)
 {
@@ -427,12 +438,18 @@ static td_record *build_skinny(td_builder *at, const td_target *target, const ta
     }
     const sharing by = sharing_of(p->weights);
     p->tile_warps = tile_warps(l, target, by);
-    uint32_t rows = 16 * by.warps / p->tile_warps;
-    if (takes_pairs(p->weights, size, ((uint64_t)w_rows(l) + rows - 1) / rows, target)) {
+    uint32_t rows = 16 * by.warps / p->tile_warps, groups = 1;
+    uint64_t blocks = ((uint64_t)w_rows(l) + rows - 1) / rows;
+    const uint32_t other = p->weights >= TD_LINEAR_TILES ? shorter(l, target, p->weights, size, blocks) : size;
+    if (other < size) {
+        kernel = &skinny_kernels[p->weights][other][p->dtype == TANDEM_DTYPE_BF16];
+        groups = (l->rows + (8u << other) - 1) / (8u << other);
+        p->tile_blocks = groups > 1 ? (uint32_t)blocks : 0;
+    } else if (takes_pairs(p->weights, size, blocks, target)) {
         kernel = &pairs_kernels[size - 2][p->dtype == TANDEM_DTYPE_BF16];
-        rows *= 2;
+        blocks = (blocks + 1) / 2;
     }
-    record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + rows - 1) / rows, p, sizeof *p);
+    record = td_build_record(at, kernel, blocks * groups, p, sizeof *p);
     record->block[0] = 32 * by.warps;
     if (p->weights < TD_LINEAR_TILES)
         record->shared_bytes = TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights);

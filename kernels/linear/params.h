@@ -59,7 +59,9 @@ typedef struct td_params_linear {
     uint32_t positions;
     uint32_t head_dim, rotated_channels; /* multiples of 8, the second not 0 */
     uint32_t rotated_columns; /* of y, from the first on: whole heads */
-    uint32_t tile_warps; /* of `linear_blocks` and `linear_tiles` */
+    uint32_t tile_warps;  /* of `linear_blocks` and `linear_tiles` */
+    uint32_t tile_blocks; /* of `linear_tiles`: that have all of w; as many more have the rows of x behind those of the entry. 0: none */
+    uint32_t reserved;
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk

@@ -20,7 +20,7 @@ constexpr uint32_t top_at_once = 5;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 constexpr uint32_t top_at_once = 2;
 #else
-constexpr uint32_t top_at_once = 4;
+constexpr uint32_t top_at_once = 3;
 #endif
 constexpr uint32_t top_warps = TD_TOP_THREADS / 32, top_of_warp = TD_TOP_MOST / top_warps, top_each = TD_TOP_CHUNK / TD_TOP_THREADS;
 
@@ -67,31 +67,37 @@ __device__ __forceinline__ uint32_t top_before(const TopShared &shared, uint64_t
 {
     uint32_t count = 0;
 
+    if (!shared.best[0])
+        return 0;
 #pragma unroll
     for (uint32_t step = TD_TOP_MOST / 2; step; step /= 2)
         count += shared.best[count + step - 1] > key ? step : 0;
     return count + (shared.best[count] > key);
 }
 
-/* The largest of those collected and of those so far: threads from the first on have one each of the former, those before the last one of
- * the latter, as long as there is one. All threads. */
+/* The largest of those collected and of those so far: threads from the first on have one each of the former, those behind them one of the
+ * latter; two threads share one where there are enough of them. All threads. */
 __device__ __forceinline__ void top_merge(TopShared &shared, uint32_t count)
 {
-    constexpr uint32_t each = TD_TOP_THREADS - TD_TOP_MOST;
+    constexpr uint32_t most = TD_TOP_THREADS - TD_TOP_MOST;
 
 #pragma unroll 1
-    for (uint32_t first = 0; first < count; first += each) {
-        const uint32_t some = min(count - first, each), behind = threadIdx.x - each;
-        const bool is_old = threadIdx.x >= each;
-        const uint64_t key = is_old ? shared.best[behind] : threadIdx.x < some ? shared.keys[first + threadIdx.x] : 0;
+    for (uint32_t first = 0; first < count; first += most) {
+        const uint32_t some = min(count - first, most), share = some + TD_TOP_MOST <= TD_TOP_THREADS / 2 ? 2 : 1;
+        const uint32_t index = threadIdx.x / share, part = threadIdx.x % share, behind = index - some;
+        const bool is_old = index >= some;
+        const uint64_t key = !is_old ? shared.keys[first + index] : behind < TD_TOP_MOST ? shared.best[behind] : 0;
         uint32_t place = 0;
 
         if (key) {
-            place = is_old ? behind : top_before(shared, key);
-#pragma unroll 4
-            for (uint32_t j = 0; j < some; j++)
+            if (part == 0)
+                place = is_old ? behind : top_before(shared, key);
+#pragma unroll 8
+            for (uint32_t j = part; j < some; j += share)
                 place += shared.keys[first + j] > key;
         }
+        if (share == 2)
+            place += __shfl_xor_sync(~0u, place, 1);
         __syncthreads();
         if (key && place < TD_TOP_MOST)
             shared.best[place] = key;
@@ -131,6 +137,8 @@ struct TopRow {
     {
 #pragma unroll
         for (int u = 0; u < int(top_at_once); u++) {
+            if (first + u * apart >= count)
+                break;
             const int left = int(count) - int(first + u * apart + threadIdx.x);
             const E *const at = from + (first + u * apart + threadIdx.x);
 
@@ -139,16 +147,14 @@ struct TopRow {
                 x[u][i] = i * int(TD_TOP_THREADS) < left ? to_float(at[i * int(TD_TOP_THREADS)]) : CUDART_NAN_F;
         }
     }
-    __device__ __forceinline__ void load(float (&x)[top_at_once][top_each], const uint64_t *from, uint32_t first, uint32_t apart) const
+    /* Of keys there is one chunk. */
+    __device__ __forceinline__ void load(float (&x)[top_at_once][top_each], const uint64_t *from) const
     {
 #pragma unroll
-        for (int u = 0; u < int(top_at_once); u++) {
-            const int left = int(count) - int(first + u * apart + threadIdx.x);
-            const uint64_t *const at = from + (first + u * apart + threadIdx.x);
+        for (int i = 0; i < int(top_each); i++) {
+            const uint32_t at = i * TD_TOP_THREADS + threadIdx.x;
 
-#pragma unroll
-            for (int i = 0; i < int(top_each); i++)
-                x[u][i] = u == 0 && i * int(TD_TOP_THREADS) < left ? top_number(at[i * int(TD_TOP_THREADS)]) : CUDART_NAN_F;
+            x[0][i] = at < count ? top_number(from[at]) : CUDART_NAN_F;
         }
     }
     __device__ __forceinline__ uint64_t key_of(uint32_t at, float x) const
@@ -156,7 +162,7 @@ struct TopRow {
         return keys ? keys[at] : uint64_t(top_bits(x)) << 32 | uint32_t(~at);
     }
     /* A number for each thread, of those that are likely to be large: of blocks' keys the first ones, dealt out. */
-    __device__ __forceinline__ float likely(const float (&x)[top_at_once][top_each]) const
+    __device__ __forceinline__ float likely(const float (&x)[top_at_once][top_each], uint32_t chunks) const
     {
         float most = -CUDART_INF_F;
 
@@ -166,8 +172,13 @@ struct TopRow {
             return place < TD_TOP_MOST ? fmaxf(most, top_number(keys[dealt % blocks * TD_TOP_MOST + place])) : most;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < top_at_once * top_each; i++)
-            most = fmaxf(most, x[i / top_each][i % top_each]);
+        for (uint32_t u = 0; u < top_at_once; u++) {
+            if (u >= chunks)
+                break;
+#pragma unroll
+            for (uint32_t i = 0; i < top_each; i++)
+                most = fmaxf(most, x[u][i]);
+        }
         return most;
     }
 
@@ -176,22 +187,23 @@ struct TopRow {
     __device__ __forceinline__ void take(TopShared &shared, uint32_t first, uint32_t apart) const
     {
         float numbers[top_at_once][top_each];
-        uint32_t from = 0, some = top_at_once;
+        const uint32_t chunks = min((count - first + apart - 1) / apart, top_at_once);
+        uint32_t from = 0, some = chunks;
 
         if (keys)
-            load(numbers, keys, first, apart);
+            load(numbers, keys);
         else if (p.dtype == TANDEM_DTYPE_F32)
             load(numbers, static_cast<const float *>(p.x) + x, first, apart);
         else if (p.dtype == TANDEM_DTYPE_BF16)
             load(numbers, static_cast<const __nv_bfloat16 *>(p.x) + x, first, apart);
         else
             load(numbers, static_cast<const __half *>(p.x) + x, first, apart);
-        const float fourth = top_fourth(likely(numbers));
+        const float fourth = top_fourth(likely(numbers, chunks));
 
         if (threadIdx.x % 32 == 0)
             shared.least[threadIdx.x / 32] = fourth;
 #pragma unroll 1
-        while (from < top_at_once) {
+        while (from < chunks) {
             if (threadIdx.x == 0)
                 shared.count = 0;
             __syncthreads();
@@ -204,8 +216,11 @@ struct TopRow {
                 least = fminf(least, shared.least[i]);
             least = last ? fmaxf(least, top_number(last)) : least;
 #pragma unroll
-            for (uint32_t i = 0; i < top_at_once * top_each; i++)
-                mine += i / top_each - from < some && numbers[i / top_each][i % top_each] >= least;
+            for (uint32_t u = 0; u < top_at_once; u++)
+                if (u - from < some)
+#pragma unroll
+                    for (uint32_t i = 0; i < top_each; i++)
+                        mine += numbers[u][i] >= least;
             uint32_t at = top_places(shared, mine);
 
             __syncthreads();
@@ -213,13 +228,12 @@ struct TopRow {
 
             if (all <= TD_TOP_CHUNK && mine)
 #pragma unroll
-                for (uint32_t i = 0; i < top_at_once * top_each; i++) {
-                    const float number = numbers[i / top_each][i % top_each];
-
-                    if (i / top_each - from < some && number >= least)
-                        shared.keys[at++] =
-                            key_of(first + i / top_each * apart + i % top_each * TD_TOP_THREADS + threadIdx.x, number);
-                }
+                for (uint32_t u = 0; u < top_at_once; u++)
+                    if (u - from < some)
+#pragma unroll
+                        for (uint32_t i = 0; i < top_each; i++)
+                            if (numbers[u][i] >= least)
+                                shared.keys[at++] = key_of(first + u * apart + i * TD_TOP_THREADS + threadIdx.x, numbers[u][i]);
             __syncthreads();
             if (all > TD_TOP_CHUNK) {
                 some = 1;

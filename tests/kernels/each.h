@@ -1,4 +1,4 @@
-/* What --each of test_cuda, test_linear_gpu and test_operations has in common: cases that launch each kernel of a GPU, for
+/* What --each of test_cuda, test_linear_gpu, test_operations and test_llama_gpu has in common: cases that launch each kernel of a GPU, for
  * compute-sanitizer, under which kernels take a hundred times as long. So a case runs only if it launches what none before it has.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -11,7 +11,7 @@
 enum { TE_MOST_KERNELS = 512 };
 
 /* The program that has a kernel's cases. */
-typedef enum te_program { TE_CUDA, TE_LINEAR, TE_OPERATIONS } te_program;
+typedef enum te_program { TE_CUDA, TE_LINEAR, TE_OPERATIONS, TE_LLAMA } te_program;
 te_program te_program_of(const char *entry);
 
 typedef struct te_cases {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/model/folder.h"
+#include "tests/kernels/llama_file.h"
 
 void lu_must(tandem_status status, const char *why)
 {
@@ -32,8 +33,7 @@ lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t sl
     return lu_open_cached(path, bytes, size, slots, context, TANDEM_CACHE_F16);
 }
 
-static lu_model open_model(const char *path, const void *bytes, uint64_t size,
-                           const td_llama_desc *desc)
+lu_model lu_open_as(const char *path, const void *bytes, uint64_t size, const td_llama_desc *desc)
 {
     td_target target = td_target_for_sm(desc->tiles ? 90 : 0);
     const td_program *program; /* weights and caches lie alike in all */
@@ -59,15 +59,8 @@ static lu_model open_model(const char *path, const void *bytes, uint64_t size,
 lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
                         uint32_t context, uint32_t cache)
 {
-    return open_model(path, bytes, size,
+    return lu_open_as(path, bytes, size,
                       &(td_llama_desc){.slots = slots, .context = context, .cache = cache});
-}
-
-lu_model lu_open_tiles(const char *path, const void *bytes, uint64_t size, uint32_t slots,
-                       uint32_t context, uint32_t cache)
-{
-    return open_model(path, bytes, size,
-                      &(td_llama_desc){.slots = slots, .context = context, .cache = cache, .tiles = true});
 }
 
 void lu_close(lu_model *model)
@@ -119,6 +112,18 @@ static void set_uniform(const td_program *program, void *uniforms, const char *n
     fail_msg("there is no %s", name);
 }
 
+/* Of a model with pages: the sequences of a batch have the first slots, and pages one behind the other. */
+static void set_table(const lu_instance *it, void *uniforms)
+{
+    const uint32_t batch = it->numbers[0], columns = 1 + (it->model->llama.context + 63) / 64;
+    int32_t *table = lu_memory((uint64_t)batch * columns * sizeof *table);
+
+    for (uint32_t i = 0; i < batch * columns; i++)
+        table[i] = (int32_t)(i % columns ? i / columns * (columns - 1) + i % columns - 1 : i / columns);
+    set_uniform(it->program, uniforms, "table", table);
+    free(table);
+}
+
 void lu_compute(lu_instance *it, const uint32_t numbers[TD_LLAMA_NUMBERS], const int32_t *ids,
                 const int32_t *positions, const int32_t *rows, float *logits)
 {
@@ -138,6 +143,8 @@ void lu_compute(lu_instance *it, const uint32_t numbers[TD_LLAMA_NUMBERS], const
     set_uniform(it->program, uniforms, "ids", ids);
     set_uniform(it->program, uniforms, "positions", positions);
     set_uniform(it->program, uniforms, "rows", rows);
+    if (it->model->llama.pages)
+        set_table(it, uniforms);
     it->run(it, uniforms, logits);
     free(uniforms);
 }
@@ -160,6 +167,35 @@ void lu_compute_sequence(lu_instance *it, const int32_t *ids, uint32_t first, ui
     }
     free(positions);
     free(rows);
+}
+
+/* --- Records that are joined --- */
+
+lu_model lu_open_joined(uint32_t dim, uint32_t head_dim, uint32_t dtype, uint32_t cache)
+{
+    const lf_shape shape = {.layers = 1, .dim = dim, .hidden = 256, .heads = 4, .kv_heads = 1, .head_dim = head_dim,
+                            .rotated_channels = 64, .words = LU_WORDS, .context = 300, .dtype = dtype};
+    const uint32_t pages = cache == TANDEM_CACHE_F16 ? LU_SEQUENCES * 5 : 0;
+    uint64_t bytes;
+    void *file = lf_make(&shape, NULL, &bytes);
+    const lu_model model = lu_open_as(NULL, file, bytes, &(td_llama_desc){.slots = LU_SEQUENCES, .cache = cache, .tiles = true, .pages = pages});
+
+    free(file);
+    return model;
+}
+
+void lu_speak(lu_instance *it, float logits[LU_SPOKEN])
+{
+    for (uint32_t run = 0; run < LU_RUNS; run++) {
+        int32_t ids[LU_SEQUENCES], positions[LU_SEQUENCES], rows[LU_SEQUENCES];
+
+        for (uint32_t i = 0; i < LU_SEQUENCES; i++) {
+            ids[i] = (int32_t)(run * 37 + i * 11) % LU_WORDS;
+            positions[i] = 252 + (int32_t)run;
+            rows[i] = (int32_t)i;
+        }
+        lu_compute(it, (const uint32_t[]){LU_SEQUENCES, 1, LU_SEQUENCES}, ids, positions, rows, logits + run * LU_SEQUENCES * LU_WORDS);
+    }
 }
 
 uint32_t lu_best(const float *logits, uint32_t words)

@@ -28,9 +28,8 @@ lu_model lu_open(const char *path, const void *bytes, uint64_t size, uint32_t sl
 /* The same with caches in another format than fp16. */
 lu_model lu_open_cached(const char *path, const void *bytes, uint64_t size, uint32_t slots,
                         uint32_t context, uint32_t cache);
-/* The same for GPUs alone: matrices are in tiles. */
-lu_model lu_open_tiles(const char *path, const void *bytes, uint64_t size, uint32_t slots,
-                       uint32_t context, uint32_t cache);
+/* As a desc says it, which may be for GPUs alone. */
+lu_model lu_open_as(const char *path, const void *bytes, uint64_t size, const td_llama_desc *desc);
 void lu_close(lu_model *model);
 
 /* An instance of a model: caches, and how its programs are run. */
@@ -58,6 +57,12 @@ void lu_compute(lu_instance *it, const uint32_t numbers[TD_LLAMA_NUMBERS], const
 /* The tokens of a sequence in slot 0 from `first` on, `most` at a time: logits [count][words]. */
 void lu_compute_sequence(lu_instance *it, const int32_t *ids, uint32_t first, uint32_t count,
                          uint32_t most, float *logits);
+
+/* A small model whose programs have records that are joined (kernels/join.h), of F16 with pages. */
+enum { LU_WORDS = 64, LU_SEQUENCES = 2, LU_RUNS = 6, LU_SPOKEN = LU_RUNS * LU_SEQUENCES * LU_WORDS };
+lu_model lu_open_joined(uint32_t dim, uint32_t head_dim, uint32_t dtype, uint32_t cache);
+/* Its logits of a token a run of each sequence, across the end of a chunk of 256 keys. State is zeros before. */
+void lu_speak(lu_instance *it, float logits[LU_SPOKEN]);
 
 /* What must succeed. */
 void lu_must(tandem_status status, const char *why);

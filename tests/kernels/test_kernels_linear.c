@@ -279,13 +279,14 @@ static void test_inline_forms(void **state)
 }
 
 /* Runs a form, whatever the plan would choose; false where it cannot be. */
-static bool run_form(const tl_case *it, em_module *on, uint32_t form, uint32_t seed)
+static bool run_form(const tl_case *it, em_module *on, uint32_t form, uint32_t multiprocessors, uint32_t seed)
 {
     static td_plan plan;
     td_target target = td_target_for_sm(on->sm);
     uint64_t views[TL_VIEWS];
     char why[300] = "";
     target.twin = true;
+    target.multiprocessors = multiprocessors;
     if (td_linear_plan_form(&it->op, &target, form, &plan, why, sizeof why) != TANDEM_OK)
         return false;
     for (uint32_t v = 0; v < TL_VIEWS; v++)
@@ -317,7 +318,7 @@ static void test_few_forms(void **state)
             if (strncmp(td_linear_form(form), "few", 3))
                 continue;
             tl_case it = tl_make(s, n);
-            assert_true(run_form(&it, on, form, n));
+            assert_true(run_form(&it, on, form, 0, n));
             tl_check(&it, 1);
             tl_free(&it);
             ran++;
@@ -335,15 +336,19 @@ static void test_every_entry_was_run(void **state)
     for (size_t m = 0; m < EM_MODULES; m++) {
         for (uint32_t n = 0; n < 10 * TD_LINEAR_WEIGHTS; n++) /* tiles are unpacked by forms for any rows */
             for (uint32_t form = 0; td_linear_form(form); form++) {
-                const tl_shape shape = {.rows = rows[n % 5], .ins = 256, .outs = 24, .dtype = 1 + n / 5 % 2, .y_dtype = TANDEM_DTYPE_F16,
-                                        .weights = (td_linear_weights)(n / 10)};
+                const td_linear_weights kind = (td_linear_weights)(n / 10);
+                /* of tiles so many blocks that one multiprocessor has no room for more, whose number is odd where pairs are to stand back */
+                const uint32_t outs = kind < TD_LINEAR_TILES ? 24 : kind > TD_LINEAR_TILES ? 136 : 272;
+                const tl_shape shape = {.rows = rows[n % 5], .ins = 256, .outs = outs, .dtype = 1 + n / 5 % 2, .y_dtype = TANDEM_DTYPE_F16,
+                                        .weights = kind};
                 tl_case it = tl_make(shape, n);
-                if (run_form(&it, &em_modules[m], form, n))
+                if (run_form(&it, &em_modules[m], form, outs > 24, n))
                     tl_check(&it, 3);
                 tl_free(&it);
             }
         for (size_t i = 0; i < em_modules[m].entry_count; i++)
-            if (!strncmp(em_modules[m].entries[i], "linear", 6) && !em_modules[m].was_run[i]) {
+            if (!strncmp(em_modules[m].entries[i], "linear", 6) && !em_modules[m].was_run[i] &&
+                !strstr(em_modules[m].entries[i], "normed")) { /* those programs have: test_kernels_llama */
                 print_message("    %s of sm_%u was not run\n", em_modules[m].entries[i], em_modules[m].sm);
                 missing++;
             }

@@ -243,6 +243,9 @@ static void each_kernel(td_target target)
             shape.outs = 256;
             if (kind >= TD_LINEAR_TILES)
                 each_form(walks, shape, false); /* two tiles a warp */
+            shape.outs = 272;
+            if (kind >= TD_LINEAR_TILES)
+                each_form(walks, shape, false); /* one each, and all rows of x for every block */
         }
     }
     each_form(target, codes_shape(4), false);

@@ -229,7 +229,7 @@ static void check_tiles(const lf_shape *shape, uint32_t most)
 {
     uint64_t bytes;
     void *file = lf_make(shape, NULL, &bytes);
-    lu_model rows = lu_open(NULL, file, bytes, 1, 0), tiles = lu_open_tiles(NULL, file, bytes, 1, 0, TANDEM_CACHE_F16);
+    lu_model rows = lu_open(NULL, file, bytes, 1, 0), tiles = lu_open_as(NULL, file, bytes, &(td_llama_desc){.slots = 1, .tiles = true});
     uint32_t in_tiles = 0;
 
     assert_int_equal(rows.llama.weight_count, tiles.llama.weight_count);

@@ -2,8 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * test_llama_gpu [--bench] [MODEL.gguf]; exits 77 where there is no CUDA device, unless
- * TANDEM_EXPECT_GPU is 1. MODEL is what `tandem fetch smollm2` prints: with it logits are compared
+ * test_llama_gpu [--bench] [MODEL.gguf], or [--each [LANE/LANES | NAME] | --cases]; exits 77 where there is no CUDA device, unless
+ * TANDEM_EXPECT_GPU is 1. --each runs kernels of records that are joined, for compute-sanitizer; --cases needs no GPU: that it leaves none
+ * out. MODEL is what `tandem fetch smollm2` prints: with it logits are compared
  * with those of transformers, and answers are its own, word for word; without it weights of its
  * shape are made up, and logits are compared with the CPU's. --bench prints how long a token and a
  * prompt take, which does not depend on weights.
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "tests/cases.h"
+#include "tests/kernels/each.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/kernels/smollm2_logits.h"
 
@@ -226,6 +228,73 @@ static void test_answers(void **state)
     end(&it);
 }
 
+/* --- Records that are joined --- */
+
+static te_cases each;
+
+static void speak_on_gpu(const lu_model *of, const td_target *target, float spoken[LU_SPOKEN])
+{
+    loaded memory = {.weights = bring(of->weights, of->weight_bytes)};
+    lu_instance it = lu_begin(of, *target, run_gpu, &memory);
+
+    memset(it.state, 0, of->state_bytes);
+    memory.state = bring(it.state, of->state_bytes);
+    lu_speak(&it, spoken);
+    end(&it);
+}
+
+/* The same bits as apart. */
+static void each_joined(td_target target, uint32_t head_dim, uint32_t dtype, uint32_t cache)
+{
+    lu_model small = lu_open_joined(256, head_dim, dtype, cache);
+    const uint32_t numbers[TD_LLAMA_NUMBERS] = {LU_SEQUENCES, 1, LU_SEQUENCES};
+    const td_program *program;
+    char why[400] = "";
+
+    lu_must(td_program_build(small.llama.graph, numbers, &target, &program, why, sizeof why), why);
+    if (te_is_mine(&each, program->plan, false)) {
+        static float joined[LU_SPOKEN], apart[LU_SPOKEN];
+
+        speak_on_gpu(&small, &target, joined);
+        target.apart = true;
+        speak_on_gpu(&small, &target, apart);
+        assert_memory_equal(joined, apart, sizeof joined);
+    }
+    td_program_drop(&program);
+    lu_close(&small);
+}
+
+static void each_kernel(td_target target)
+{
+    static const uint32_t dtypes[] = {TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0, TANDEM_DTYPE_Q4_1,
+                                      TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K, TANDEM_DTYPE_Q5_K};
+
+    for (uint32_t i = 0; i < 6; i++)
+        each_joined(target, i < 3 ? 64 : 128, dtypes[i], i % 3);
+}
+
+static void test_each(void **state)
+{
+    const td_cu_info *gpu = td_cu_device_info(device);
+
+    (void)state;
+    te_begin(&each, gpu->sm);
+    each_kernel(td_exec_target(gpu, true));
+    te_end(&each, TE_LLAMA);
+}
+
+static int run_each(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each)};
+    char why[512] = "";
+
+    lu_must(td_stream_create(device, NULL, &stream, why, sizeof why), why);
+    const int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    td_stream_destroy(&stream, 1000000000u);
+    td_cu_device_close(&device);
+    return failures != 0;
+}
+
 /* --- How long it takes --- */
 
 static int compare_doubles(const void *a, const void *b)
@@ -280,15 +349,22 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests_of_file[] = {cmocka_unit_test(test_logits),
                                                cmocka_unit_test(test_answers)};
     const bool timed = argc > 1 && !strcmp(argv[1], "--bench");
+    const bool each_only = argc > 1 && !strcmp(argv[1], "--each"), cases_only = argc > 1 && !strcmp(argv[1], "--cases");
     char why[512] = "";
     void *file = NULL;
     uint64_t bytes = 0;
     int failures = 0;
 
+    if ((each_only || cases_only) && !te_arguments(&each, argc, argv))
+        return 2;
+    if (cases_only)
+        return te_check_cases(&each, TE_LLAMA, each_kernel);
     if (td_cu_device_open(NULL, NULL, &device, why, sizeof why)) {
         fprintf(stderr, "no GPU: %s\n", why);
         return expects_gpu() ? 1 : 77;
     }
+    if (each_only)
+        return run_each();
     if (argc > 1 + timed)
         path = argv[1 + timed];
     else
@@ -300,7 +376,8 @@ int main(int argc, char **argv)
             "tokens  before  stream    records  floor us      min   median      90%%   tokens/s\n",
             BENCH_RUNS);
     model = lu_open(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT);
-    tiles = lu_open_tiles(path, file, bytes, SMOLLM2_SLOTS, SMOLLM2_CONTEXT, TANDEM_CACHE_F16);
+    tiles = lu_open_as(path, file, bytes,
+                       &(td_llama_desc){.slots = SMOLLM2_SLOTS, .context = SMOLLM2_CONTEXT, .tiles = true});
     words = model.llama.sizes.words;
     fixtures = smollm2_read();
     for (int kind = 0; kind < KINDS; kind++) {
