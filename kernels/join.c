@@ -146,14 +146,9 @@ bool td_join_last(td_builder *at, const td_target *target)
 {
     td_plan *plan = at->plan;
     const uint32_t count = plan->record_count;
-    char why[200];
-    uint32_t sm;
 
-    if (count < 2 || !at->is_gpu || at->keeps_scratch || target->apart || !td_target_kernels(target, &at->cubin, &sm, why, sizeof why))
+    if (count < 2 || !at->is_gpu || at->keeps_scratch || target->apart)
         return false;
     const pair p = {at, target, plan->records[count - 2], plan->records[count - 1]};
-    const bool joined = join_norm(&p) || join_cache(&p);
-
-    at->cubin = NULL; /* what else programs add has no registers noted */
-    return joined;
+    return join_norm(&p) || join_cache(&p);
 }

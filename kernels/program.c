@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/program.h"
+#include "kernels/program_maker.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,30 +12,7 @@
 
 enum { WHY_BYTES = 400 };
 
-/* Where a tensor's bytes are for nodes: before the node that writes it, and from then on. They
- * differ where what is written is a draft, which becomes the tensor at the end. */
-typedef struct location {
-    uint32_t base, view; /* td_base */
-    uint64_t offset;
-} location;
-
-typedef struct maker {
-    const td_graph *graph;
-    const uint32_t *numbers;
-    td_target target; /* of each node: nothing commits but the program */
-    bool commit;      /* outputs, too */
-    td_program *program;
-    td_program_tensor *tensors;
-    location *before, *behind;
-    td_program_node *nodes;
-    uint32_t *bindings;
-    td_plan *plan, part; /* the program's, a node's */
-    td_builder at;
-    char *why;
-    size_t why_bytes;
-} maker;
-
-static tandem_status no_memory(const maker *m)
+tandem_status td_program_no_memory(const maker *m)
 {
     return td_fail(m->why, m->why_bytes, TANDEM_ERROR_NOMEM,
                    "no memory for a program of %" PRIu32 " nodes", m->graph->node_count);
@@ -201,7 +178,7 @@ static tandem_status make_tensors(maker *m)
     for (uint32_t i = 0; i < m->graph->tensor_count && status == TANDEM_OK; i++) {
         const char *name = m->tensors[i].name; /* the graph's, which may end before the program */
         m->tensors[i].name = td_arena_text(&m->program->memory, name, strlen(name));
-        status = m->tensors[i].name ? TANDEM_OK : no_memory(m);
+        status = m->tensors[i].name ? TANDEM_OK : td_program_no_memory(m);
     }
     return status;
 }
@@ -262,8 +239,11 @@ static tandem_status set_fields(const maker *m, uint32_t at, tandem_operands *op
             return status;
         memcpy(to, &(uint32_t){(uint32_t)value}, sizeof(uint32_t));
     }
-    if (m->target.precision != TANDEM_PRECISION_AUTO)
-        td_operation_set_precision(node->operation, op, m->target.precision);
+    const uint8_t *planned = m->target.node_precisions;
+    const uint32_t precision =
+        planned && planned[at] != TANDEM_PRECISION_AUTO ? planned[at] : m->target.precision;
+    if (precision != TANDEM_PRECISION_AUTO)
+        td_operation_set_precision(node->operation, op, precision);
     return TANDEM_OK;
 }
 
@@ -369,11 +349,6 @@ static tandem_status set_view(const maker *m, uint32_t at, const td_graph_view *
     return status == TANDEM_OK ? check_extent(m, &v, as->written) : status;
 }
 
-/* Where a node finds what its operation's plan names. */
-typedef struct node_places {
-    location views[TD_MAX_VIEWS], scratch;
-} node_places;
-
 static location place_of(const node_places *places, uint32_t base, uint32_t view)
 {
     return base == TD_BASE_VIEW      ? places->views[view]
@@ -402,11 +377,30 @@ static void move_record(const node_places *places, td_record *record)
         move_range(places, &record->writes[i]);
 }
 
-static node_places find_places(maker *m, uint32_t at, const tandem_operands *op)
+tandem_status td_program_append(maker *m, uint32_t node, const node_places *places)
+{
+    const uint64_t scratch_bytes = m->part.scratch_bytes;
+    node_places at = *places;
+
+    if (m->part.record_count > TD_PROGRAM_RECORDS - m->plan->record_count)
+        return td_fail(m->why, m->why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "nodes[%" PRIu32 "]: is beyond %d records", node, TD_PROGRAM_RECORDS);
+    at.scratch = (location){.base = TD_BASE_SCRATCH,
+                            .offset = td_build_take(&m->at, scratch_bytes != 0, scratch_bytes).offset};
+    for (uint32_t i = 0; i < m->part.record_count; i++) {
+        td_record *record = td_plan_append(m->plan, &m->part.records[i]);
+        if (!record)
+            return td_program_no_memory(m);
+        move_record(&at, record);
+    }
+    return TANDEM_OK;
+}
+
+static node_places find_places(const maker *m, uint32_t at, const tandem_operands *op)
 {
     const td_graph_node *node = &m->graph->nodes[at];
     const td_operation_layout *layout = &node->operation->layout;
-    node_places places = {.scratch = {.base = TD_BASE_SCRATCH}};
+    node_places places = {0};
 
     for (uint32_t i = 0; i < node->view_count; i++) {
         const td_graph_view *from = &node->views[i];
@@ -416,8 +410,6 @@ static node_places find_places(maker *m, uint32_t at, const tandem_operands *op)
         to.offset += td_view_in(layout, op, from->view)->offset_bytes;
         places.views[from->view] = to;
     }
-    places.scratch.offset =
-        td_build_take(&m->at, m->part.scratch_bytes != 0, m->part.scratch_bytes).offset;
     return places;
 }
 
@@ -470,26 +462,23 @@ static tandem_status make_node(maker *m, uint32_t at)
     if (status != TANDEM_OK)
         return status;
     m->nodes[at] = (td_program_node){.operation = operation->layout.name,
+                                     .precision = operation->precision_at == TD_NO_PRECISION
+                                                      ? TANDEM_PRECISION_AUTO
+                                                      : m->part.precision,
                                      .first_record = m->plan->record_count,
                                      .record_count = m->part.record_count,
                                      .mflop = operation->cost(&op, 0).mflop,
                                      .bytes = bytes_of(&operation->layout, &op)};
-    if (m->part.record_count > TD_PROGRAM_RECORDS - m->plan->record_count)
-        return td_fail(m->why, m->why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "nodes[%" PRIu32 "]: is beyond %d records", at, TD_PROGRAM_RECORDS);
     const node_places places = find_places(m, at, &op);
-    for (uint32_t i = 0; i < m->part.record_count; i++) {
-        td_record *record = td_plan_append(m->plan, &m->part.records[i]);
-        if (!record)
-            return no_memory(m);
-        move_record(&places, record);
-    }
+    const tandem_status added = td_program_append(m, at, &places);
+    if (added != TANDEM_OK)
+        return added;
     if (at && m->nodes[at - 1].record_count == 1 && m->nodes[at].record_count == 1 && td_graph_feeds_next(m->graph, at - 1) &&
         td_join_last(&m->at, &m->target)) {
         m->nodes[at - 1].record_count = 0;
         m->nodes[at].first_record--;
     }
-    return TANDEM_OK;
+    return m->target.sample_rows ? td_program_add_sample(m, at, &op, &places) : TANDEM_OK;
 }
 
 static tandem_status make_nodes(maker *m)
@@ -499,104 +488,6 @@ static tandem_status make_nodes(maker *m)
     for (uint32_t i = 0; i < m->graph->node_count && status == TANDEM_OK; i++)
         status = make_node(m, i);
     return status;
-}
-
-/* --- What is written when a run ends --- */
-
-static bool is_drafted(const maker *m, uint32_t tensor)
-{
-    return m->tensors[tensor].view != UINT32_MAX && m->before[tensor].base != m->behind[tensor].base;
-}
-
-static td_range range_of(const location *at, uint64_t bytes)
-{
-    return (td_range){at->base, at->view, at->offset, at->offset + bytes};
-}
-
-/* Copies a draft to where it belongs. Elements are bits here. */
-static void make_commit(maker *m, td_place verdict, uint32_t i)
-{
-    const td_program_tensor *t = &m->tensors[i];
-    const td_params_commit params = {
-        .o = {.stride_batch = (int64_t)t->shape[1] * t->shape[2] * t->shape[3],
-              .stride_head = (int64_t)t->shape[2] * t->shape[3],
-              .stride_row = t->shape[3],
-              .dtype = td_dtype_bytes(t->dtype) == 4 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16,
-              .heads = t->shape[1],
-              .rows = t->shape[2],
-              .dim = t->shape[3]}};
-    td_record *record =
-        td_build_commit(&m->at, verdict, (uint64_t)t->shape[0] * t->shape[1], &params);
-    const location *from = &m->behind[i], *to = &m->before[i];
-
-    td_build_pointer(&m->at, record, offsetof(td_params_commit, from), from->base, from->view,
-                     from->offset);
-    td_build_range(&m->at, record, TD_READ, range_of(from, t->bytes));
-    td_build_pointer(&m->at, record, offsetof(td_params_commit, o.data), to->base, to->view,
-                     to->offset);
-    td_build_range(&m->at, record, TD_WRITE, range_of(to, t->bytes));
-}
-
-/* Nothing is claimed before all drafts are there. */
-static tandem_status make_end(maker *m)
-{
-    const uint32_t count = m->graph->tensor_count;
-    uint32_t drafts = 0;
-
-    for (uint32_t i = 0; i < count; i++) {
-        const uint32_t bytes = td_dtype_bytes(m->tensors[i].dtype);
-        if (is_drafted(m, i) && bytes != 2 && bytes != 4)
-            return td_fail(m->why, m->why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                           "tensors[\"%s\"]: is written when a run ends, which its elements are "
-                           "too %s for: 2 or 4 bytes each",
-                           m->tensors[i].name, bytes ? "small" : "odd");
-        drafts += is_drafted(m, i);
-    }
-    m->program->claims = drafts != 0 || m->commit;
-    if (!m->program->claims)
-        return TANDEM_OK;
-    const td_place verdict = td_build_take(&m->at, true, sizeof(uint32_t));
-    td_build_claim(&m->at, verdict, (td_place){TD_ABSENT, 0});
-    for (uint32_t i = 0; i < count && m->plan->record_count; i++)
-        if (is_drafted(m, i))
-            td_build_range(&m->at, &m->plan->records[m->plan->record_count - 1], TD_READ,
-                           range_of(&m->behind[i], m->tensors[i].bytes));
-    for (uint32_t i = 0; i < count; i++)
-        if (is_drafted(m, i))
-            make_commit(m, verdict, i);
-    return TANDEM_OK;
-}
-
-/* --- Patches --- */
-
-static tandem_status make_patches(maker *m)
-{
-    td_program *program = m->program;
-    const uint32_t views = TD_PROGRAM_BINDINGS + program->binding_count;
-    uint32_t *first =
-        td_arena_take(&program->memory, (views + 1) * sizeof *first, _Alignof(uint32_t));
-    td_patch *patches = NULL;
-
-    if (!first)
-        return no_memory(m);
-    for (uint32_t view = 0; view < views; view++) {
-        first[view] = program->patch_count;
-        for (uint32_t i = 0; i < m->plan->record_count; i++)
-            for (uint32_t j = 0; j < m->plan->records[i].reloc_count; j++) {
-                const td_reloc *reloc = &m->plan->records[i].relocs[j];
-                if (reloc->base != TD_BASE_VIEW || reloc->view != view)
-                    continue;
-                patches = td_arena_grow(&program->memory, patches, program->patch_count,
-                                        sizeof *patches, _Alignof(td_patch));
-                if (!patches)
-                    return no_memory(m);
-                patches[program->patch_count++] = (td_patch){i, j};
-            }
-    }
-    first[views] = program->patch_count;
-    program->first_patch = first;
-    program->patches = patches;
-    return TANDEM_OK;
 }
 
 /* --- Programs --- */
@@ -614,7 +505,7 @@ static tandem_status make(maker *m)
     m->before = calloc(tensors, sizeof *m->before);
     m->behind = calloc(tensors, sizeof *m->behind);
     if (!m->tensors || !m->nodes || !m->bindings || !m->before || !m->behind)
-        return no_memory(m);
+        return td_program_no_memory(m);
     if (!td_target_kernels(&m->target, &m->at.cubin, &sm, m->why, m->why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     tandem_status status = check_numbers(m);
@@ -623,12 +514,13 @@ static tandem_status make(maker *m)
     if (status == TANDEM_OK)
         status = make_nodes(m);
     if (status == TANDEM_OK)
-        status = make_end(m);
+        status = td_program_make_end(m);
     if (status == TANDEM_OK)
         status = td_build_end(&m->at, m->why, m->why_bytes);
     if (status == TANDEM_OK)
-        status = make_patches(m);
+        status = td_program_make_patches(m);
     m->program->tensors = m->tensors;
+    m->program->samples = m->samples;
     m->program->nodes = m->nodes;
     m->program->bindings = m->bindings;
     m->program->tensor_count = m->graph->tensor_count;
@@ -656,7 +548,7 @@ tandem_status td_program_build(const td_graph *graph, const uint32_t *numbers,
     if (!m.plan) {
         free(made);
         *program = NULL;
-        return no_memory(&m);
+        return td_program_no_memory(&m);
     }
     made->users = 1;
     made->plan = m.plan;

@@ -51,9 +51,23 @@ typedef struct td_program_tensor {
 typedef struct td_program_node {
     const char *operation;
     uint32_t first_record, record_count;
+    uint32_t precision; /* that its plan has; AUTO: it has none */
+    uint32_t reserved;  /* 0 */
     double mflop;
     uint64_t bytes;
 } td_program_node;
+
+/* What a run leaves of a layer, a node of attention, where the target says `sample_rows`: some rows of
+ * each head as it has computed them, and as they are in other precisions, from the same operands.
+ * Rows are spread over all there are; the last ones where it is causal. Float32, [batch, heads, rows,
+ * channels], in the view TD_PROGRAM_STATE, behind state_bytes. */
+enum { TD_SAMPLE_OWN = 0 /* times two */, TD_SAMPLE_EXACT = TANDEM_PRECISION_F16, TD_SAMPLES = 4 };
+typedef struct td_program_sample {
+    uint32_t node, precision;   /* that it has */
+    uint32_t can;               /* a bit each, 1 << tandem_precision: which it may have */
+    uint32_t batch, heads, rows, channels;
+    uint64_t offset[TD_SAMPLES]; /* own, or by tandem_precision; UINT64_MAX: it is not there */
+} td_program_sample;
 
 /* A place in a record's parameters that changes with a view's address: which relocation of which
  * record. */
@@ -68,8 +82,10 @@ typedef struct td_program {
     const uint32_t *bindings; /* which tensor each is */
     const td_patch *patches;  /* view i has those from first_patch[i] to first_patch[i + 1] */
     const uint32_t *first_patch;
-    uint32_t tensor_count, node_count, binding_count, patch_count;
+    const td_program_sample *samples;
+    uint32_t tensor_count, node_count, binding_count, patch_count, sample_count;
     uint64_t weight_bytes, state_bytes, uniform_bytes; /* of the views; scratch is the plan's */
+    uint64_t sample_bytes; /* that the view of state has behind state_bytes */
     uint32_t chain; /* how many steps wait for each other: one more than barriers */
     bool claims;    /* it ends in `claim` and copies */
     td_arena memory;

@@ -34,6 +34,9 @@ typedef struct td_target {
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     uint32_t constant_views; /* a bit each: what a node of a program reads there was written before any run of it, and stays */
     uint32_t precision;    /* of a program: what its nodes have that have one; AUTO: as its graph says */
+    const uint8_t *node_precisions; /* and one for each node of its graph: AUTO, or NULL: as the rest */
+    uint32_t sample_rows; /* of a program: its layers are sampled, so many rows of a head of each (td_program_sample); 0: none is */
+    bool sample_all;      /* in each precision, not the next cheaper one alone */
     bool tensor_maps;      /* whoever runs the plan encodes them: CUDA's streams and graphs */
     uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */
     /* What AUTO goes by (kernels/attention/tuning.h); NULL, or of other kernels: the rule. */

@@ -43,39 +43,24 @@ static uint32_t find_name(const char *const *names, uint32_t count, const char *
 
 /* --- What every part of the text is read by --- */
 
-/* Each value is of its type, or what is wrong is said of `where`. */
+/* As td_json_is_a() and td_json_members(), which say what is wrong. */
 static bool is_a(reader *r, uint32_t at, td_json_type type, const char *where)
 {
-    static const char *const names[] = {"null",     "true or false", "a number",
-                                        "a string", "an array",      "an object"};
-    const td_json_type found = r->json.values[at].type;
-    if (found != type)
-        WRONG("%s: is %s; it must be %s", where, names[found], names[type]);
-    return found == type;
+    char why[TD_GRAPH_WHY_BYTES];
+    const bool is = td_json_is_a(&r->json, at, type, where, why, sizeof why);
+
+    if (!is)
+        WRONG("%s", why);
+    return is;
 }
 
-/* An object's members by their names, as indices of values; 0: it is not there, which is wrong of
- * the first `needed` ones. */
 static bool find_members(reader *r, uint32_t of, const char *where, const char *const *names,
                          uint32_t count, uint32_t needed, uint32_t *found)
 {
-    memset(found, 0, count * sizeof *found);
-    if (!is_a(r, of, TD_JSON_OBJECT, where))
-        return false;
-    TD_JSON_EACH (&r->json, of, member) {
-        const char *name = r->json.values[member].name;
-        const uint32_t which = find_name(names, count, name);
-        if (which == count)
-            WRONG("%s: has a member \"" TD_NAME "\", which no such object has", where,
-                  TD_NAMED(name));
-        else if (found[which])
-            WRONG("%s.%s: is there twice", where, name);
-        else
-            found[which] = member;
-    }
-    for (uint32_t i = 0; i < needed; i++)
-        if (!found[i])
-            WRONG("%s: lacks \"%s\"", where, names[i]);
+    char why[TD_GRAPH_WHY_BYTES];
+
+    if (!td_json_members(&r->json, of, where, names, count, needed, found, why, sizeof why))
+        WRONG("%s", why);
     return r->graph->status == TANDEM_OK;
 }
 

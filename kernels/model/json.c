@@ -320,6 +320,47 @@ uint32_t td_json_member(const td_json *json, uint32_t of, const char *name)
     return 0;
 }
 
+bool td_json_is_a(const td_json *json, uint32_t at, td_json_type type, const char *where, char *why,
+                  size_t why_bytes)
+{
+    static const char *const names[] = {"null",     "true or false", "a number",
+                                        "a string", "an array",      "an object"};
+    const td_json_type found = json->values[at].type;
+
+    if (found != type)
+        td_text(why, why_bytes, "%s: is %s; it must be %s", where, names[found], names[type]);
+    return found == type;
+}
+
+bool td_json_members(const td_json *json, uint32_t of, const char *where, const char *const *names,
+                     uint32_t count, uint32_t needed, uint32_t *found, char *why, size_t why_bytes)
+{
+    memset(found, 0, count * sizeof *found);
+    if (!td_json_is_a(json, of, TD_JSON_OBJECT, where, why, why_bytes))
+        return false;
+    TD_JSON_EACH (json, of, member) {
+        const char *name = json->values[member].name;
+        uint32_t which = 0;
+
+        while (which < count && strcmp(names[which], name) != 0)
+            which++;
+        if (which == count)
+            td_text(why, why_bytes, "%s: has a member \"" TD_NAME "\", which no such object has",
+                    where, TD_NAMED(name));
+        else if (found[which])
+            td_text(why, why_bytes, "%s.%s: is there twice", where, name);
+        if (which == count || found[which])
+            return false;
+        found[which] = member;
+    }
+    for (uint32_t i = 0; i < needed; i++)
+        if (!found[i]) {
+            td_text(why, why_bytes, "%s: lacks \"%s\"", where, names[i]);
+            return false;
+        }
+    return true;
+}
+
 tandem_status td_json_read_within(const char *text, size_t bytes, size_t most_bytes,
                                   uint32_t most_values, td_json *json, char *why, size_t why_bytes)
 {

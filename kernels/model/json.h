@@ -49,6 +49,14 @@ void td_json_free(td_json *json);
 /* A member of an object by name, as its index; 0 where it has none, or is no object. */
 uint32_t td_json_member(const td_json *json, uint32_t of, const char *name);
 
+/* Whether a value is of its type; if not, what it is instead is said of `where`. */
+bool td_json_is_a(const td_json *json, uint32_t at, td_json_type type, const char *where, char *why,
+                  size_t why_bytes);
+/* An object's members by their names, as indices of values; 0: it is not there, which is wrong of
+ * the first `needed` ones. False, and why: it is no object, lacks one, or has one twice, or another. */
+bool td_json_members(const td_json *json, uint32_t of, const char *where, const char *const *names,
+                     uint32_t count, uint32_t needed, uint32_t *found, char *why, size_t why_bytes);
+
 /* Each member of the array or object `of`, as its index. */
 #define TD_JSON_EACH(json, of, member)                                                             \
     for (uint32_t member = (of) + 1, left_ = (json)->values[of].count; left_;                      \
