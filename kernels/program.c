@@ -525,7 +525,7 @@ static tandem_status make(maker *m)
     m->program->bindings = m->bindings;
     m->program->tensor_count = m->graph->tensor_count;
     m->program->node_count = m->graph->node_count;
-    m->plan->view_count = TD_PROGRAM_BINDINGS + m->program->binding_count;
+    m->plan->view_count = TD_PROGRAM_BINDINGS + m->program->binding_count + (m->program->sample_count != 0);
     for (uint32_t i = 0; i < m->plan->record_count; i++)
         m->program->chain += !i || m->plan->records[i].barrier != TD_BARRIER_NONE;
     return status;

@@ -59,13 +59,16 @@ typedef struct td_program_node {
 
 /* What a run leaves of a layer, a node of attention, where the target says `sample_rows`: some rows of
  * each head as it has computed them, and as they are in other precisions, from the same operands.
- * Rows are spread over all there are; the last ones where it is causal. Float32, [batch, heads, rows,
- * channels], in the view TD_PROGRAM_STATE, behind state_bytes. */
+ * Rows are spread over all there are; the last ones where it is causal. [batch, heads, rows, channels],
+ * as the layer writes them, own ones as float32, in a view of their own behind the last binding, of
+ * sample_bytes, the same ones whatever precisions layers have. A graph with all the bindings that there
+ * may be has none. */
 enum { TD_SAMPLE_OWN = 0 /* times two */, TD_SAMPLE_EXACT = TANDEM_PRECISION_F16, TD_SAMPLES = 4 };
 typedef struct td_program_sample {
     uint32_t node, precision;   /* that it has */
     uint32_t can;               /* a bit each, 1 << tandem_precision: which it may have */
-    uint32_t batch, heads, rows, channels;
+    uint32_t dtype;             /* of all but the own ones */
+    uint32_t batch, heads, rows, channels, reserved;
     uint64_t offset[TD_SAMPLES]; /* own, or by tandem_precision; UINT64_MAX: it is not there */
 } td_program_sample;
 
@@ -85,7 +88,7 @@ typedef struct td_program {
     const td_program_sample *samples;
     uint32_t tensor_count, node_count, binding_count, patch_count, sample_count;
     uint64_t weight_bytes, state_bytes, uniform_bytes; /* of the views; scratch is the plan's */
-    uint64_t sample_bytes; /* that the view of state has behind state_bytes */
+    uint64_t sample_bytes; /* 0: no layer is sampled, and there is no view for it */
     uint32_t chain; /* how many steps wait for each other: one more than barriers */
     bool claims;    /* it ends in `claim` and copies */
     td_arena memory;

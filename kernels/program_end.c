@@ -78,7 +78,7 @@ tandem_status td_program_make_end(maker *m)
 tandem_status td_program_make_patches(maker *m)
 {
     td_program *program = m->program;
-    const uint32_t views = TD_PROGRAM_BINDINGS + program->binding_count;
+    const uint32_t views = TD_PROGRAM_BINDINGS + program->binding_count + (program->sample_count != 0);
     uint32_t *first =
         td_arena_take(&program->memory, (views + 1) * sizeof *first, _Alignof(uint32_t));
     td_patch *patches = NULL;

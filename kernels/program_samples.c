@@ -53,18 +53,15 @@ static bool can_plan(maker *m, uint32_t operation, const tandem_operands *op)
     return of->check(op, NULL, 0) == TANDEM_OK && of->plan(op, &m->target, &m->part, NULL, 0) == TANDEM_OK;
 }
 
-static uint64_t take_bytes(maker *m, const td_program_sample *s)
+/* Of one of a layer's samples. */
+static uint64_t bytes_of(const td_program_sample *s)
 {
-    const uint64_t bytes = (uint64_t)s->batch * s->heads * s->rows * s->channels * sizeof(float);
-    const uint64_t offset = m->program->state_bytes + m->program->sample_bytes;
-
-    m->program->sample_bytes += td_align_up(bytes, TD_PROGRAM_ALIGN);
-    return offset;
+    return td_align_up((uint64_t)s->batch * s->heads * s->rows * s->channels * sizeof(float), TD_PROGRAM_ALIGN);
 }
 
-static tandem_view dense(const td_program_sample *s)
+static tandem_view dense(const td_program_sample *s, uint32_t dtype)
 {
-    return tandem_view_dense(0, 0, TANDEM_DTYPE_F32, s->heads, s->rows, s->channels);
+    return tandem_view_dense(0, 0, dtype, s->heads, s->rows, s->channels);
 }
 
 /* What was planned writes sample `which`. */
@@ -72,8 +69,8 @@ static tandem_status append(maker *m, td_program_sample *s, uint32_t which, cons
 {
     node_places places = *from;
 
-    s->offset[which] = take_bytes(m, s);
-    places.views[view] = (location){TD_BASE_VIEW, TD_PROGRAM_STATE, s->offset[which]};
+    s->offset[which] = m->program->sample_bytes + which * bytes_of(s);
+    places.views[view] = (location){TD_BASE_VIEW, TD_PROGRAM_BINDINGS + m->program->binding_count, s->offset[which]};
     return td_program_append(m, s->node, &places);
 }
 
@@ -83,7 +80,7 @@ static tandem_status add_own(maker *m, td_program_sample *s, const tandem_operan
     const node_places both = {.views = {places->views[O], places->views[O]}};
     tandem_operands op = {.binary = {.a = rows->attention.o,
                                      .b = rows->attention.o,
-                                     .y = dense(s),
+                                     .y = dense(s, TANDEM_DTYPE_F32),
                                      .batch = s->batch,
                                      .heads = s->heads,
                                      .rows = s->rows,
@@ -96,7 +93,7 @@ static tandem_status add_exact(maker *m, td_program_sample *s, const tandem_oper
 {
     tandem_operands op = *rows;
 
-    op.attention.o = dense(s);
+    op.attention.o = dense(s, s->dtype);
     op.attention.precision = TANDEM_PRECISION_F16;
     op.attention.smooth = TANDEM_SMOOTH_DEFAULT;
     op.attention.granularity = TANDEM_GRANULARITY_DEFAULT;
@@ -110,7 +107,7 @@ static tandem_status add_others(maker *m, td_program_sample *s, const tandem_ope
     tandem_status status = TANDEM_OK;
     bool wanted = true;
 
-    op.attention.o = dense(s);
+    op.attention.o = dense(s, s->dtype);
     for (uint32_t p = TANDEM_PRECISION_F16; p <= TANDEM_PRECISION_4B && status == TANDEM_OK; p++) {
         op.attention.precision = p;
         if (!can_plan(m, TANDEM_OPERATION_ATTENTION, &op))
@@ -129,13 +126,15 @@ tandem_status td_program_add_sample(maker *m, uint32_t node, const tandem_operan
     const uint32_t constant = m->target.constant_views;
     td_program_sample s = {.node = node,
                            .precision = m->nodes[node].precision,
+                           .dtype = op->attention.o.dtype,
                            .heads = op->attention.heads,
                            .channels = op->attention.head_dim,
                            .offset = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     tandem_operands rows = *op;
     node_places at = *places;
 
-    if (m->graph->nodes[node].operation->layout.number != TANDEM_OPERATION_ATTENTION || td_dtype_is_codes(op->attention.q.dtype))
+    if (m->graph->nodes[node].operation->layout.number != TANDEM_OPERATION_ATTENTION ||
+        td_dtype_is_codes(op->attention.q.dtype) || m->program->binding_count == TD_GRAPH_BINDINGS)
         return TANDEM_OK;
     take_rows(m->target.sample_rows, &rows, &at);
     s.batch = rows.attention.batch;
@@ -157,5 +156,6 @@ tandem_status td_program_add_sample(maker *m, uint32_t node, const tandem_operan
         return td_program_no_memory(m);
     m->samples = samples;
     samples[m->program->sample_count++] = s;
+    m->program->sample_bytes += TD_SAMPLES * bytes_of(&s); /* whatever precisions it has: so others' lie where they lay */
     return TANDEM_OK;
 }

@@ -32,6 +32,7 @@ typedef struct td_backend {
     bool loss_is_told;    /* who saw it get LOST has logged that: calls that fail for it do not */
     uint64_t deciding_ns; /* in how long an executor that was deciding is asked again; UINT64_MAX: its report tells */
     const char *no_pages; /* why language models' caches have no pages in common; NULL: they may */
+    const char *no_samples; /* why layers of networks are neither planned nor sampled one by one; NULL: they are */
     const char *no_fd;    /* why it takes no TANDEM_MEM_FD where it has no GPU of its own */
 
     /* The threads that see to jobs, once the device is open. stop: every job is ended, one way or another, and so are they,

@@ -226,7 +226,8 @@ typedef struct td_job {
     uint64_t stream_sequence;
     const td_operation *operation; /* NULL: the job runs a network, */
     td_instance *instance;   /* this one, */
-    const td_prepared *prepared;   /* for these numbers */
+    const td_prepared *prepared;   /* for these numbers, */
+    bool sampled;                  /* with samples of its layers */
     const char *label;             /* of it in profilers; a literal */
     uint32_t view_count;           /* of the arrays below, that many are the job's */
     td_remote_job remote;
@@ -321,9 +322,9 @@ struct tandem_session {
     atomic_bool stuck; /* the stream failed or did not end in time: what it may still use is left behind */
 
     pthread_mutex_t lock;
-    pthread_cond_t work, watch, changed, reap; /* for the worker, the watchdog, callers that wait, the reaper */
-    bool has_lock, has_worker, has_watchdog, stopping, has_reaper, reaper_ends;
-    pthread_t worker, watchdog, reaper;
+    pthread_cond_t work, watch, changed, reap, judge; /* for the worker, the watchdog, callers that wait, and the last two */
+    bool has_lock, has_worker, has_watchdog, stopping, has_reaper, reaper_ends, has_judge, judge_ends;
+    pthread_t worker, watchdog, reaper, judging;
     td_thread_pool *pool; /* with which the worker computes; NULL: it does not */
     td_sleeper *sleeper;
     uint64_t watch_until_ns; /* when the watchdog looks by itself */
@@ -575,6 +576,10 @@ void td_model_end(tandem_session *s, td_model *model);
 
 /* retire.c: ends the thread that frees what was retired; what it has not freed stays in the tables. */
 void td_reaper_stop(tandem_session *s);
+/* layers.c: a run of a network was submitted, or has ended; the thread that looks at samples. */
+void td_layers_submitted_locked(const td_job *job);
+void td_layers_ended_locked(tandem_session *s, const td_job *job, const tandem_job_report *report);
+void td_judge_stop(tandem_session *s);
 
 /* inline_jobs.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
 void td_recorded_advance_locked(tandem_session *s);

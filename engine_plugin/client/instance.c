@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
+#include "kernels/model/precision_plan.h"
 
 #define ENQUEUING_NS 1000000u /* how often a worker that is at the stream is looked at */
 
@@ -38,6 +39,12 @@ static void free_counted(tandem_session *s, td_mem *mem)
 static void free_prepared(tandem_session *s, td_prepared *prepared)
 {
     free_counted(s, prepared->uniforms);
+    if (prepared->layers) {
+        free_counted(s, prepared->layers->mem);
+        prepared->layers->mem = NULL;
+    }
+    td_layers_free(s, prepared->layers);
+    td_program_drop(&prepared->sampled);
     td_program_drop(&prepared->program);
     *prepared = (td_prepared){0};
 }
@@ -47,6 +54,7 @@ void td_instance_free(tandem_session *s, td_instance *instance)
     for (int i = 0; i < TD_PREPARED; i++)
         free_prepared(s, &instance->prepared[i]);
     free_counted(s, instance->state);
+    td_session_free(s, instance->precisions, instance->model->network->graph->node_count);
     td_session_free(s, instance, sizeof *instance);
 }
 
@@ -117,7 +125,7 @@ static void let_go_locked(tandem_session *s, td_model *model, td_mem *state)
         td_object_release_locked(s, &state->object);
 }
 
-static tandem_status check_desc(const tandem_instance_desc *desc, char *why)
+static tandem_status check_desc(const tandem_session *s, const tandem_instance_desc *desc, char *why)
 {
     if (desc->precision > TANDEM_PRECISION_4B)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
@@ -129,7 +137,27 @@ static tandem_status check_desc(const tandem_instance_desc *desc, char *why)
     if (desc->reserved)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0",
                        desc->reserved);
-    return TANDEM_OK;
+    if (desc->reserved2)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved2 is %u, not 0",
+                       desc->reserved2);
+    if (desc->plan && s->ops->no_samples)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.plan is not NULL: %s",
+                       s->ops->no_samples);
+    return td_layers_check_desc(s, desc, why);
+}
+
+/* The precisions of desc.plan. */
+static tandem_status read_plan(tandem_session *s, td_instance *instance, const char *plan, char *why)
+{
+    const td_graph *graph = instance->model->network->graph;
+    char text[TD_WHY_BYTES / 2] = "";
+
+    instance->precisions = td_session_alloc(s, graph->node_count, 64);
+    if (!instance->precisions)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a plan");
+    const tandem_status status =
+        td_precision_plan_read(plan, strnlen(plan, TD_PRECISION_PLAN_BYTES + 1), graph, instance->precisions, text, sizeof text);
+    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "desc.plan: %s", text);
 }
 
 /* Its memory; without the lock. */
@@ -143,6 +171,13 @@ static tandem_status make_instance(tandem_session *s, td_model *model,
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for an instance");
     made->model = model;
     made->desc = *desc;
+    made->desc.plan = NULL; /* the caller's */
+    if (desc->plan) {
+        const tandem_status status = read_plan(s, made, desc->plan, why);
+
+        if (status != TANDEM_OK)
+            return status;
+    }
     made->state = td_mem_new(s, bytes ? bytes : TD_PROGRAM_ALIGN, why);
     return made->state ? s->ops->instance_make(s, made, why) : TANDEM_ERROR_NOMEM;
 }
@@ -197,7 +232,9 @@ tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
                                desc ? "instance is NULL" : "desc is NULL");
     status = TD_STRUCT_IN("desc", desc, &known, why, sizeof why);
     if (status == TANDEM_OK)
-        status = check_desc(&known, why);
+        status = check_desc(session, &known, why);
+    if (status == TANDEM_OK && td_instance_samples(&known))
+        status = td_judge_start(session, why);
     if (status == TANDEM_OK)
         status = make_and_enter(session, model, &known, instance, why);
     return td_session_fail(session, __func__, status, why);
@@ -260,12 +297,17 @@ tandem_status td_instance_not_prepared(const td_instance *instance, const uint32
                    where, list);
 }
 
+static uint64_t program_bytes(const td_program *program)
+{
+    return program ? td_arena_bytes(&program->memory) + td_arena_bytes(&program->plan->memory) : 0;
+}
+
 uint64_t td_prepared_bytes(const td_prepared *prepared)
 {
     if (!prepared->program)
         return 0;
-    return td_arena_bytes(&prepared->program->memory) +
-           td_arena_bytes(&prepared->program->plan->memory) + prepared->uniforms->bytes;
+    return program_bytes(prepared->program) + program_bytes(prepared->sampled) + prepared->uniforms->bytes +
+           (prepared->layers ? prepared->layers->mem->bytes : 0);
 }
 
 tandem_status td_prepared_make_uniforms(tandem_session *s, td_prepared *prepared, char *why)
@@ -291,28 +333,64 @@ static tandem_status reserve_scratch_locked(tandem_session *s, uint64_t bytes, c
     return status;
 }
 
-tandem_status td_local_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared,
-                               char *why)
+/* Kernels and scratch for a program's runs; NULL: there is none. */
+static tandem_status make_ready_locked(tandem_session *s, const td_program *program, char *why)
+{
+    tandem_status status = TANDEM_OK;
+
+    if (program && s->stream)
+        status = td_stream_prepare(s->stream, program->plan, why, TD_WHY_BYTES);
+    return program && status == TANDEM_OK ? reserve_scratch_locked(s, program->plan->scratch_bytes, why) : status;
+}
+
+static tandem_status make_ready(tandem_session *s, td_prepared *prepared, char *why)
 {
     const td_program *program = prepared->program;
-    tandem_status status = td_prepared_make_uniforms(s, prepared, why);
 
-    (void)instance;
-    if (status != TANDEM_OK)
-        return status;
     prepared->as = (tandem_prepared){.struct_bytes = sizeof prepared->as,
                                      .record_count = program->plan->record_count,
                                      .chain = program->chain,
+                                     .layer_count = prepared->sampled ? prepared->sampled->sample_count : 0,
                                      .scratch_bytes = program->plan->scratch_bytes,
                                      .uniform_bytes = prepared->uniform_bytes};
     pthread_mutex_lock(&s->lock);
     while (s->enqueuing) /* by the worker, without the lock; a stream has one caller at a time */
         td_cond_wait_until(s, &s->changed, td_now_ns() + ENQUEUING_NS);
-    if (s->stream)
-        status = td_stream_prepare(s->stream, program->plan, why, TD_WHY_BYTES);
+    tandem_status status = make_ready_locked(s, program, why);
     if (status == TANDEM_OK)
-        status = reserve_scratch_locked(s, program->plan->scratch_bytes, why);
+        status = make_ready_locked(s, prepared->sampled, why);
     pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+tandem_status td_local_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared,
+                               char *why)
+{
+    tandem_status status = td_prepared_make_uniforms(s, prepared, why);
+
+    if (status == TANDEM_OK && prepared->sampled)
+        status = td_layers_make(s, instance, prepared->sampled, &prepared->layers, why);
+    return status == TANDEM_OK ? make_ready(s, prepared, why) : status;
+}
+
+/* The program, and where layers are sampled and there are some, the one with samples. */
+static tandem_status build(tandem_session *s, const td_instance *instance, const uint8_t *precisions,
+                           td_prepared *out, char *why)
+{
+    const td_graph *graph = instance->model->network->graph;
+    td_target target = s->target;
+    tandem_status status;
+
+    target.commit = instance->desc.deadlines;
+    target.precision = instance->desc.precision;
+    target.node_precisions = precisions;
+    status = td_program_build(graph, out->numbers, &target, &out->program, why, TD_WHY_BYTES);
+    target.sample_rows = td_instance_sample_rows(&instance->desc);
+    target.sample_all = instance->desc.sample_all;
+    if (status == TANDEM_OK && target.sample_rows)
+        status = td_program_build(graph, out->numbers, &target, &out->sampled, why, TD_WHY_BYTES);
+    if (out->sampled && !out->sampled->sample_count)
+        td_program_drop(&out->sampled);
     return status;
 }
 
@@ -321,15 +399,12 @@ static tandem_status make_prepared(tandem_session *s, td_instance *instance,
                                    const uint32_t *numbers, td_prepared *out, char *why)
 {
     const td_graph *graph = instance->model->network->graph;
-    td_target target = s->target;
     tandem_status status;
 
-    target.commit = instance->desc.deadlines;
-    target.precision = instance->desc.precision;
     *out = (td_prepared){0};
     if (graph->number_count)
         memcpy(out->numbers, numbers, graph->number_count * sizeof *numbers);
-    status = td_program_build(graph, numbers, &target, &out->program, why, TD_WHY_BYTES);
+    status = build(s, instance, instance->precisions, out, why);
     if (status != TANDEM_OK)
         return status;
     for (uint32_t i = 0; i < out->program->tensor_count; i++) {
@@ -340,6 +415,28 @@ static tandem_status make_prepared(tandem_session *s, td_instance *instance,
     }
     out->slot_bytes = td_align_up(out->uniform_bytes + 1, TD_PROGRAM_ALIGN);
     return s->ops->prepare(s, instance, out, why);
+}
+
+tandem_status td_instance_replan(tandem_session *s, const td_instance *instance, const td_prepared *prepared,
+                                 td_prepared *made, char *why)
+{
+    memcpy(made->numbers, prepared->numbers, sizeof made->numbers);
+    made->uniform_bytes = prepared->uniform_bytes;
+    const tandem_status status = build(s, instance, prepared->layers->precisions, made, why);
+    if (status == TANDEM_OK && (!made->sampled || made->sampled->sample_bytes != prepared->sampled->sample_bytes))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "other layers could be sampled then");
+    return status == TANDEM_OK ? make_ready(s, made, why) : status;
+}
+
+void td_prepared_swap_locked(td_prepared *prepared, td_prepared *made)
+{
+    const td_prepared old = *prepared;
+
+    prepared->program = made->program;
+    prepared->sampled = made->sampled;
+    prepared->as = made->as;
+    made->program = old.program;
+    made->sampled = old.sampled;
 }
 
 /* Nothing, or what no job uses and was used longest ago; NULL: there is no such thing. */
@@ -365,7 +462,6 @@ static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instan
     uint64_t bytes = td_prepared_bytes(made);
     td_prepared *place, old;
 
-    count_mem_locked(s, made->uniforms);
     if (td_instance_find_prepared(instance, made->numbers)) /* another thread was faster */
         return TANDEM_OK;
     place = find_place(instance);
@@ -411,10 +507,12 @@ tandem_status td_instance_prepare(tandem_session *s, tandem_instance instance,
         return status;
     status = make_prepared(s, found, numbers, &made, why);
     pthread_mutex_lock(&s->lock);
+    if (made.uniforms)
+        count_mem_locked(s, made.uniforms);
+    if (made.layers && made.layers->mem)
+        count_mem_locked(s, made.layers->mem);
     if (status == TANDEM_OK)
         status = keep_prepared_locked(s, found, &made, most_bytes, why);
-    else if (made.uniforms)
-        count_mem_locked(s, made.uniforms);
     let_go_locked(s, found->model, found->state);
     pthread_mutex_unlock(&s->lock);
     free_prepared(s, &made);

@@ -5,6 +5,7 @@
  *   network.c    a model's graph: where its weights lie, and what callers ask about it
  *   instance.c   instances, and what they have for some numbers: program, uniforms, scratch
  *   run.c        a job that runs one
+ *   layers.c     how good its layers are, and which precision they have next
  *
  * What tandemd's worker has besides is in worker_networks.c, and what a session of tandemd's has in
  * remote_networks.c.
@@ -17,6 +18,7 @@
 #define TANDEM_CLIENT_NETWORK_H
 
 #include "engine_plugin/client/client.h"
+#include "engine_plugin/run/quality.h"
 #include "kernels/graph.h"
 
 enum { TD_PREPARED = 8, TD_BINDING_NAME_BYTES = 80 };
@@ -30,9 +32,40 @@ struct td_network {
     char binding_names[TD_GRAPH_BINDINGS][TD_BINDING_NAME_BYTES]; /* as texts call them */
 };
 
+/* What is known of a layer since it was prepared, or since its precision changed: sums over `count` samples. */
+typedef struct td_layer {
+    double cosine, relative_l1, similarity[TD_SAMPLES]; /* by tandem_precision */
+    double worst;                                       /* the least similarity of a head */
+    uint32_t worst_head, measured /* a bit each: which precisions */, count, changes;
+} td_layer;
+
+typedef enum td_layers_stage {
+    TD_LAYERS_IDLE = 0,
+    TD_LAYERS_UNDER_WAY = 1, /* a run with samples was submitted, */
+    TD_LAYERS_THERE = 2,     /* and is done; */
+    TD_LAYERS_AT_WORK = 3    /* the thread looks at them, which has all that follows but for runs and times */
+} td_layers_stage;
+
+/* Layers that are sampled, of what an instance has for some numbers. */
+enum { TD_LAYERS_TIMES = 15 };
+typedef struct td_layers {
+    td_layers_stage stage;
+    uint32_t count, node_count;
+    uint32_t every, runs; /* one run in so many; since the last one */
+    double us[TD_LAYERS_TIMES]; /* that others took lately */
+    uint32_t us_count;
+    td_mem *mem;                  /* where samples go */
+    td_layer *layers, *drafts;    /* what callers are told, and what it is going to be */
+    td_layer_sample *samples;
+    td_quality quality;
+    uint8_t *precisions; /* of each node of the graph */
+} td_layers;
+
 /* What an instance has for some numbers. Where tandemd computes, the program is what checks go by. */
 struct td_prepared {
     const td_program *program; /* NULL: nothing */
+    const td_program *sampled; /* the same with samples of its layers, or NULL */
+    td_layers *layers;         /* these; NULL: none is sampled */
     uint32_t numbers[TD_GRAPH_NUMBERS];
     uint64_t used;    /* when last, by the session's count of jobs */
     bool recorded;    /* in commands that the engine may submit again: stays with the instance */
@@ -47,6 +80,7 @@ struct td_instance {
     td_model *model;
     td_mem *state; /* with at least a byte: there, too, where the network has none */
     tandem_instance_desc desc;
+    uint8_t *precisions; /* of each node, by its plan; NULL: it has none */
     uint64_t remote_id; /* what it is in the daemon, */
     uint32_t connection, worker; /* as long as these last */
     td_prepared prepared[TD_PREPARED];
@@ -83,6 +117,10 @@ tandem_status td_instance_not_prepared(const td_instance *instance, const uint32
 tandem_status td_instance_prepare(tandem_session *s, tandem_instance instance,
                                   const uint32_t *numbers, uint32_t number_count,
                                   uint64_t most_bytes, char *why);
+/* Programs as prepared->layers want them, in *made; and in the place of the old ones, which are in *made then. */
+tandem_status td_instance_replan(tandem_session *s, const td_instance *instance, const td_prepared *prepared,
+                                 td_prepared *made, char *why);
+void td_prepared_swap_locked(td_prepared *prepared, td_prepared *made);
 /* What it holds: memory of the host's, too. */
 uint64_t td_prepared_bytes(const td_prepared *prepared);
 /* The uniforms of each slot of the session's. */
@@ -117,6 +155,19 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
                                  const tandem_run *run, char *why);
 void td_run_take_uniforms_locked(td_job *job, const tandem_run *run);
 void td_run_note_recorded_locked(tandem_session *s, const tandem_run *run);
+
+/* layers.c. samples: whether an instance is to; rows: of each head, 0: none. check_desc: of what is said of that. */
+bool td_instance_samples(const tandem_instance_desc *desc);
+uint32_t td_instance_sample_rows(const tandem_instance_desc *desc);
+tandem_status td_layers_check_desc(const tandem_session *s, const tandem_instance_desc *desc, char *why);
+/* free: accepts NULL; not locked. */
+tandem_status td_layers_make(tandem_session *s, const td_instance *instance, const td_program *sampled, td_layers **out,
+                             char *why);
+void td_layers_free(tandem_session *s, td_layers *layers);
+/* Whether the next run is one with samples. */
+bool td_layers_sample_next_locked(const td_prepared *prepared);
+/* The thread that looks at samples; stop accepts a session without one. */
+tandem_status td_judge_start(tandem_session *s, char *why);
 
 /* Those of td_backend_local that are here, in instance.c. */
 tandem_status td_local_instance_make(tandem_session *s, td_instance *instance, char *why);

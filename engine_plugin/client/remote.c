@@ -253,6 +253,7 @@ const td_backend td_backend_remote = {
     .tuning = TANDEM_TUNING_DAEMON,
     .loss_is_told = true,
     .deciding_ns = UINT64_MAX,
+    .no_samples = "tandemd computes, which neither plans nor samples layers one by one",
     .no_pages = "tandemd computes, for whose models both must be 0",
     .no_fd = "tandemd shares the host's memory only",
     .start = start,

@@ -90,11 +90,11 @@ static tandem_status bind_bindings_locked(tandem_session *s, td_job *job, const 
 }
 
 /* Memory of the session's own. */
-static void bind_block(td_job *job, td_program_view view, const char *name, td_mem *mem,
+static void bind_block(td_job *job, uint32_t view, const char *name, td_mem *mem,
                        uint64_t offset, uint64_t bytes)
 {
     job->names[view] = name;
-    job->written[view] = view == TD_PROGRAM_STATE;
+    job->written[view] = view == TD_PROGRAM_STATE || view >= TD_PROGRAM_BINDINGS;
     job->mems[view] = mem;
     job->views[view] = mem->address + offset;
     job->extents[view] = (td_extent){.bytes = bytes, .row_bytes = bytes};
@@ -126,19 +126,23 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
     status = check_uniforms(prepared, run, why);
     if (status != TANDEM_OK)
         return status;
-    td_job_set_view_count(job, TD_PROGRAM_BINDINGS + run->binding_count);
+    job->sampled = td_layers_sample_next_locked(prepared);
+    const td_program *program = job->sampled ? prepared->sampled : prepared->program;
+    td_job_set_view_count(job, program->plan->view_count);
     bind_block(job, TD_PROGRAM_WEIGHTS, "weights", instance->model->mem, 0, network->weight_bytes);
     bind_block(job, TD_PROGRAM_STATE, "state", instance->state, 0, network->state_bytes);
     bind_block(job, TD_PROGRAM_UNIFORM, "uniforms", prepared->uniforms, slot * prepared->slot_bytes,
                prepared->slot_bytes);
-    status = bind_bindings_locked(s, job, run, network, prepared->program, why);
+    status = bind_bindings_locked(s, job, run, network, program, why);
     if (status != TANDEM_OK)
         return status;
+    if (job->sampled)
+        bind_block(job, TD_PROGRAM_BINDINGS + run->binding_count, "samples", prepared->layers->mem, 0, program->sample_bytes);
     prepared->used = s->last_number + 1;
     job->instance = instance;
     job->prepared = prepared;
-    job->atomic_commit = prepared->program->claims;
-    job->plan = td_plan_use(prepared->program->plan);
+    job->atomic_commit = program->claims;
+    job->plan = td_plan_use(program->plan);
     job->label = "tandem run";
     return TANDEM_OK;
 }

@@ -123,7 +123,7 @@ static tandem_status read_tuning(tandem_session *s, const tandem_session_desc *d
 
 static bool make_lock(tandem_session *s)
 {
-    pthread_cond_t *const conds[] = {&s->work, &s->watch, &s->changed, &s->reap};
+    pthread_cond_t *const conds[] = {&s->work, &s->watch, &s->changed, &s->reap, &s->judge};
     enum { CONDS = sizeof conds / sizeof *conds };
     int made = 0;
 
@@ -159,6 +159,7 @@ static void release_refused(tandem_session *s)
 /* Accepts a half-made one. */
 static void free_session(tandem_session *s)
 {
+    td_judge_stop(s);
     td_reaper_stop(s);
     if (s->has_lock)
         release_refused(s); /* on the inline rung jobs are behind what waits for them, in the engine's queue */
@@ -199,6 +200,7 @@ static void free_session(tandem_session *s)
         pthread_cond_destroy(&s->watch);
         pthread_cond_destroy(&s->changed);
         pthread_cond_destroy(&s->reap);
+        pthread_cond_destroy(&s->judge);
     }
     td_process_mark_free(&s->mark);
     if (s->release)

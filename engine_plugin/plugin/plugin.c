@@ -76,6 +76,7 @@ static const tandem_api api = {
     .embedder_poll = tandem_embedder_poll,
     .embedder_wait = tandem_embedder_wait,
     .npc_get_token = tandem_npc_get_token,
+    .model_layer = tandem_model_layer,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "interop/os/thread.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -31,6 +32,13 @@ int td_thread_slack(void)
 void td_thread_set_slack(int slack_ns)
 {
     prctl(PR_SET_TIMERSLACK, (unsigned long)slack_ns, 0ul, 0ul, 0ul);
+}
+
+void td_thread_set_idle(void)
+{
+    const struct sched_param none = {0};
+
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
 }
 
 bool td_cond_make(pthread_cond_t *cond)

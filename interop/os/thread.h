@@ -32,6 +32,11 @@ void td_thread_name(const char *name);
 int td_thread_slack(void);
 void td_thread_set_slack(int slack_ns);
 
+/* From now on the calling thread runs where nobody else would, as far as the system lets it.
+ * Threads: any.
+ * Blocks: never. */
+void td_thread_set_idle(void);
+
 /* Makes a condition whose waits end by td_now_ns(); to be ended by pthread_cond_destroy(). False: there is no memory.
  * Threads: any.
  * Blocks: never. */

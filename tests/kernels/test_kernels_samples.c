@@ -20,9 +20,9 @@
 #include "kernels/model/graph_file.h"
 #include "tests/kernels/emu_modules.h"
 
-enum { HEADS = 2, DIM = 32, WIDTH = HEADS * DIM, STATE = 32 };
+enum { HEADS = 2, DIM = 32, WIDTH = HEADS * DIM };
 
-/* Q, K and V are thirds of rows, heads of O lie side by side, and a state says that samples lie behind it. */
+/* Q, K and V are thirds of rows, heads of O lie side by side, and there is a state, which is written when a run ends. */
 static const char format[] =
     "{\"version\": 1, \"numbers\": {\"batch\": 64, \"n\": 512}, \"tensors\": {"
     "\"qkv\": {\"role\": \"input\", \"dtype\": \"F16\", \"shape\": [\"batch * n\", 192]},"
@@ -99,7 +99,7 @@ typedef struct run {
     const td_program *program;
     uint64_t views[TD_PROGRAM_VIEWS];
     uint16_t *y;
-    char *state;
+    char *state, *samples;
 } run;
 
 static run new_run(const shape *s, const td_target *target)
@@ -113,9 +113,10 @@ static run new_run(const shape *s, const td_target *target)
     if (td_program_build(graph, numbers, target, &r.program, why, sizeof why) != TANDEM_OK)
         fail_msg("%s", why);
     td_graph_destroy(&graph);
-    r.state = memory(r.program->state_bytes + r.program->sample_bytes);
-    memset(r.state + r.program->state_bytes, 0xff, r.program->sample_bytes);
+    r.state = memory(r.program->state_bytes);
+    r.samples = memset(memory(r.program->sample_bytes), 0xff, r.program->sample_bytes);
     r.views[TD_PROGRAM_STATE] = (uintptr_t)r.state;
+    r.views[TD_PROGRAM_BINDINGS + r.program->binding_count] = (uintptr_t)r.samples;
     for (uint32_t i = 0; i < r.program->binding_count; i++) {
         const td_program_tensor *t = &r.program->tensors[r.program->bindings[i]];
         char *to = memory(t->bytes);
@@ -150,15 +151,16 @@ static void end_run(run *r)
     for (uint32_t i = 0; i < r->program->binding_count; i++)
         free((void *)(uintptr_t)r->views[TD_PROGRAM_BINDINGS + i]);
     free(r->state);
+    free(r->samples);
     td_program_drop(&r->program);
 }
 
-static const float *sample_at(const run *r, uint32_t which)
+static const void *sample_at(const run *r, uint32_t which)
 {
     const td_program_sample *s = r->program->samples;
 
-    assert_true(s->offset[which] != UINT64_MAX && s->offset[which] >= r->program->state_bytes);
-    return (const float *)(r->state + s->offset[which]);
+    assert_true(s->offset[which] != UINT64_MAX && s->offset[which] < r->program->sample_bytes);
+    return r->samples + s->offset[which];
 }
 
 /* Element e of a sample as it is in y, of which each is twice what attention wrote. */
@@ -191,16 +193,17 @@ static void check(const shape *s, td_target target, em_module *gpu)
     compute(&sampled, gpu);
     compute(&exact, gpu);
     assert_memory_equal(plain.y, sampled.y, (size_t)s->batch * s->n * WIDTH * 2);
-    const float *own = sample_at(&sampled, TD_SAMPLE_OWN), *right = sample_at(&sampled, TD_SAMPLE_EXACT);
+    const float *own = sample_at(&sampled, TD_SAMPLE_OWN);
+    const uint16_t *right = sample_at(&sampled, TD_SAMPLE_EXACT);
     const bool has_cheaper = s->precision < TANDEM_PRECISION_4B && it->can >> (s->precision + 1) & 1;
-    const float *cheaper = has_cheaper ? sample_at(&sampled, s->precision + 1) : NULL;
+    const uint16_t *cheaper = has_cheaper ? sample_at(&sampled, s->precision + 1) : NULL;
     for (uint32_t e = 0; e < s->batches * HEADS * s->rows * DIM; e++) {
         const double y = in_y(&exact, s, e) / 2;
 
         if ((double)own[e] != in_y(&sampled, s, e))
             fail_msg("own %u is %g, not %g", (unsigned)e, (double)own[e], in_y(&sampled, s, e));
-        error += fabs((double)right[e] - y);
-        cheaper_error += cheaper ? fabs((double)cheaper[e] - y) : 0;
+        error += fabs((double)td_from_f16(right[e]) - y);
+        cheaper_error += cheaper ? fabs((double)td_from_f16(cheaper[e]) - y) : 0;
         size += fabs(y);
     }
     if (!(error <= 1e-3 * size) || !(cheaper_error <= 0.3 * size))
@@ -243,8 +246,10 @@ static void test_all(void **state)
     run r = new_run(&s, &target);
     assert_int_equal(r.program->samples->rows, 128);
     compute(&r, NULL);
-    for (uint32_t e = 0; e < HEADS * 128 * DIM; e++) /* the same rows, so the same bits, but for rounding to fp16 */
-        assert_true(td_from_f16(td_to_f16(sample_at(&r, TANDEM_PRECISION_8B)[e])) * 2 == sample_at(&r, TD_SAMPLE_OWN)[e]);
+    const uint16_t *in_8b = sample_at(&r, TANDEM_PRECISION_8B);
+    const float *own = sample_at(&r, TD_SAMPLE_OWN);
+    for (uint32_t e = 0; e < HEADS * 128 * DIM; e++) /* the same rows, so the same bits */
+        assert_true(td_from_f16(in_8b[e]) * 2 == own[e]);
     sample_at(&r, TANDEM_PRECISION_4B);
     end_run(&r);
 }

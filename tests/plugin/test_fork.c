@@ -191,6 +191,7 @@ static tandem_status model_instance(rig *r)
 static tandem_status instance_destroy(rig *r) { return tandem_instance_destroy(r->s, 1); }
 static tandem_status model_prepare(rig *r) { return tandem_model_prepare(r->s, 1, NULL, 0); }
 static tandem_status model_prepared(rig *r) { return tandem_model_prepared(r->s, 1, NULL, 0, &(tandem_prepared){0}); }
+static tandem_status model_layer(rig *r) { return tandem_model_layer(r->s, 1, NULL, 0, 0, &(tandem_layer){0}); }
 static tandem_status supported(rig *r) { return tandem_supported(r->s, &r->job, NULL, NULL, 0); }
 static tandem_status retire(rig *r) { return tandem_retire(r->s, r->mem); }
 static tandem_status mem_get_vulkan(rig *r)
@@ -238,7 +239,7 @@ static const struct {
     {"model_destroy", model_destroy},
     {"model_info", model_info}, {"model_number", model_number}, {"model_binding", model_binding},
     {"model_uniform", model_uniform}, {"model_instance", model_instance}, {"instance_destroy", instance_destroy},
-    {"model_prepare", model_prepare}, {"model_prepared", model_prepared}, {"supported", supported}, {"retire", retire},
+    {"model_prepare", model_prepare}, {"model_prepared", model_prepared}, {"model_layer", model_layer}, {"supported", supported}, {"retire", retire},
     {"mem_get_vulkan", mem_get_vulkan}, {"timeline_get_vulkan", timeline_get_vulkan},
     {"record_release", record_release}, {"record_acquire", record_acquire}, {"pack_tiles", pack_tiles},
     {"record_pack", record_pack}, {"record_unpack", record_unpack}, {"record", record_job},

@@ -97,7 +97,7 @@ static void exports_are_the_api(void **state)
         "tandem_npc_get_reply", "tandem_npc_choose", "tandem_npc_set_history", "tandem_npc_get_history",
         "tandem_npc_save", "tandem_npc_restore", "tandem_language_frame",
         "tandem_embedder_create", "tandem_embedder_destroy", "tandem_embedder_begin", "tandem_embedder_poll",
-        "tandem_embedder_wait", "tandem_npc_get_token",
+        "tandem_embedder_wait", "tandem_npc_get_token", "tandem_model_layer",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

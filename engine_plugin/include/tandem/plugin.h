@@ -91,6 +91,7 @@ typedef struct tandem_api {
     tandem_status (*embedder_poll)(tandem_embedder *, tandem_embedding *);
     tandem_status (*embedder_wait)(tandem_embedder *, uint64_t, tandem_embedding *);
     tandem_status (*npc_get_token)(tandem_npc *, uint32_t, uint32_t, tandem_npc_token *);
+    tandem_status (*model_layer)(tandem_session *, tandem_instance, const uint32_t *, uint32_t, uint32_t, tandem_layer *);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

@@ -507,6 +507,20 @@ typedef struct tandem_instance_desc {
     uint32_t precision;    /* tandem_precision of its attention, whatever the graph says; AUTO: as the graph says */
     uint32_t deadlines;    /* 1: runs may have a deadline: outputs are written wholly or not at all, which costs a copy of each */
     uint32_t reserved;     /* 0 */
+    /* A precision plan, as `tandem calibrate` writes it for this model: JSON, with a 0 behind it. Layers that it names have its
+     * precision, others the one above. NULL: none. */
+    const char *plan;
+    /* Live quality control of layers, the nodes of attention: one run in sample_every also recomputes sample_rows rows of each
+     * head exactly (in f16; fewer where there are fewer; about so many), and by that each layer's precision is stepped up or down,
+     * between runs. A layer's similarity is cosine * (1 - relative L1).
+     * min_similarity: each layer has the cheapest precision that is at least so similar; 0: none is asked for.
+     * max_us: a run takes at most so long, by precisions that lose least, and as precise as that lets it; 0: however long. The
+     *   session must have `timing`. Where both are given and cannot be had, it is similarity that is kept.
+     * sample_every, sample_rows: 0: 16 and 64. With neither target, and one of these or sample_all, layers are watched only.
+     * sample_all: 1: each sample is of all precisions, not of the one that a layer has and the next cheaper one. */
+    float min_similarity, max_us;
+    uint32_t sample_every, sample_rows, sample_all;
+    uint32_t reserved2; /* 0 */
 } tandem_instance_desc;
 
 /* What tandem_model_prepare() has made for some numbers. */
@@ -514,10 +528,24 @@ typedef struct tandem_prepared {
     uint32_t struct_bytes;  /* set by the caller */
     uint32_t record_count;  /* launches of a run */
     uint32_t chain;         /* how many of them wait for one another: each costs some 2 us, whatever it computes */
-    uint32_t reserved;      /* 0 */
+    uint32_t layer_count;   /* that are sampled: tandem_model_layer() */
     uint64_t scratch_bytes; /* for each of tandem_session_desc.frames_in_flight, shared by all that the session computes */
     uint64_t uniform_bytes; /* for each of them, too */
 } tandem_prepared;
+
+/* How good a layer is that is sampled: since it was prepared, or since its precision changed last. */
+typedef struct tandem_layer {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t node;         /* of the graph's nodes */
+    uint32_t precision;    /* tandem_precision that the next run has */
+    uint32_t samples;      /* how many that is; 0: what follows says nothing yet */
+    uint32_t changes;      /* of its precision */
+    uint32_t heads, worst_head;
+    float worst_similarity; /* the least of that head's */
+    float cosine, relative_l1; /* mean over samples, of what runs computed */
+    float similarity[4];   /* by tandem_precision, likewise: of those that were measured; below 0: it was not */
+    char name[256];        /* of the tensor that it writes */
+} tandem_layer;
 
 /* Counts and bytes of a model's network.
  * Returns: OK; ARG for an unknown model; UNSUPPORTED where a tandemd computes that is too old to run networks.
@@ -549,7 +577,9 @@ TANDEM_API tandem_status tandem_model_uniform(tandem_session *session, tandem_mo
 
 /* Makes an instance of a model's network: weights are the model's, state is its own, zeros at first. Where tandemd computes, state
  * is lost with its worker, or with the daemon: runs of the instance are LOST then, and another is made instead of it.
- * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED as above; NOMEM; DEVICE; LOST where tandemd is gone.
+ * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED as above, and for a plan or targets where tandemd computes, or
+ *          targets on the rung inline; PROTOCOL for a plan that is none, or of another graph, saying where; NOMEM; DEVICE; LOST
+ *          where tandemd is gone.
  * Owner: the session owns the instance until tandem_instance_destroy(), or tandem_model_destroy() of its model.
  * Threads: any.
  * Blocks: for the driver. */
@@ -583,6 +613,15 @@ TANDEM_API tandem_status tandem_model_prepare(tandem_session *session, tandem_in
  * Blocks: never. */
 TANDEM_API tandem_status tandem_model_prepared(tandem_session *session, tandem_instance instance, const uint32_t *numbers,
                                                uint32_t number_count, tandem_prepared *prepared);
+
+/* How good layer `index` of those that are sampled is, for these numbers. A run is counted soon after it has ended, by a thread of
+ * the session's at the lowest priority.
+ * Returns: OK; ARG for an index that is not below tandem_prepared.layer_count; UNSUPPORTED as above.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_layer(tandem_session *session, tandem_instance instance, const uint32_t *numbers,
+                                            uint32_t number_count, uint32_t index, tandem_layer *layer);
 
 /* Whether tandem_submit() would take a job just now, with a free slot; and how much scratch it would use, which may be NULL.
  * Nothing is queued, and an answer of no is no failure: it leaves neither a log line nor tandem_error_text(), but `why`, which

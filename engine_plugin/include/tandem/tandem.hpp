@@ -408,6 +408,13 @@ public:
         check(tandem_model_prepared(session_.get(), id_, numbers.data(), numbers.size(), &prepared));
         return prepared;
     }
+    tandem_layer layer(list<std::uint32_t> numbers, std::uint32_t index) const
+    {
+        tandem_layer layer = make<tandem_layer>();
+
+        check(tandem_model_layer(session_.get(), id_, numbers.data(), numbers.size(), index, &layer));
+        return layer;
+    }
 };
 
 class language {

@@ -505,14 +505,25 @@ class tandem_network_tensor(ctypes.Structure):
 class tandem_instance_desc(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("precision", ctypes.c_uint32), ("deadlines", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32), ("plan", ctypes.c_char_p), ("min_similarity", ctypes.c_float),
+        ("max_us", ctypes.c_float), ("sample_every", ctypes.c_uint32), ("sample_rows", ctypes.c_uint32),
+        ("sample_all", ctypes.c_uint32), ("reserved2", ctypes.c_uint32),
     ]
 
 
 class tandem_prepared(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("record_count", ctypes.c_uint32), ("chain", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32), ("scratch_bytes", ctypes.c_uint64), ("uniform_bytes", ctypes.c_uint64),
+        ("layer_count", ctypes.c_uint32), ("scratch_bytes", ctypes.c_uint64), ("uniform_bytes", ctypes.c_uint64),
+    ]
+
+
+class tandem_layer(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32), ("node", ctypes.c_uint32), ("precision", ctypes.c_uint32),
+        ("samples", ctypes.c_uint32), ("changes", ctypes.c_uint32), ("heads", ctypes.c_uint32),
+        ("worst_head", ctypes.c_uint32), ("worst_similarity", ctypes.c_float), ("cosine", ctypes.c_float),
+        ("relative_l1", ctypes.c_float), ("similarity", ctypes.c_float * 4), ("name", ctypes.c_char * 256),
     ]
 
 
@@ -709,6 +720,7 @@ STRUCTS = [
     tandem_network_tensor,
     tandem_instance_desc,
     tandem_prepared,
+    tandem_layer,
     tandem_vulkan,
     tandem_requirement,
     tandem_mem_vulkan,
@@ -764,6 +776,7 @@ FUNCTIONS = {
     "tandem_instance_destroy": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "tandem_model_prepare": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, POINTER(ctypes.c_uint32), ctypes.c_uint32]),
     "tandem_model_prepared": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, POINTER(ctypes.c_uint32), ctypes.c_uint32, POINTER(tandem_prepared)]),
+    "tandem_model_layer": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, POINTER(ctypes.c_uint32), ctypes.c_uint32, ctypes.c_uint32, POINTER(tandem_layer)]),
     "tandem_supported": (ctypes.c_int, [ctypes.c_void_p, POINTER(tandem_job), POINTER(ctypes.c_uint64), POINTER(ctypes.c_char), ctypes.c_size_t]),
     "tandem_vulkan_requirements": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, POINTER(ctypes.c_uint32), POINTER(tandem_requirement)]),
     "tandem_vulkan_device": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, POINTER(tandem_device)]),

@@ -224,6 +224,7 @@ static tandem_status fill_number(tandem_session *s, void *out) { return tandem_m
 static tandem_status fill_binding(tandem_session *s, void *out) { return tandem_model_binding(s, 0, NULL, 0, 0, out); }
 static tandem_status fill_uniform(tandem_session *s, void *out) { return tandem_model_uniform(s, 0, NULL, 0, 0, out); }
 static tandem_status fill_prepared(tandem_session *s, void *out) { return tandem_model_prepared(s, 0, NULL, 0, out); }
+static tandem_status fill_layer(tandem_session *s, void *out) { return tandem_model_layer(s, 0, NULL, 0, 0, out); }
 
 static vku vk;
 static tandem_status fill_requirements(uint32_t *count, void *list)
@@ -254,6 +255,7 @@ static void test_out(void **state)
     out_of(s, sizeof(tandem_network_tensor), 8, fill_binding, TANDEM_ERROR_ARG);
     out_of(s, sizeof(tandem_network_tensor), 8, fill_uniform, TANDEM_ERROR_ARG);
     out_of(s, sizeof(tandem_prepared), 8, fill_prepared, TANDEM_ERROR_ARG);
+    out_of(s, sizeof(tandem_layer), 4, fill_layer, TANDEM_ERROR_ARG);
     list_of(sizeof(tandem_device), fill_devices);
     tandem_session_destroy(&s);
 }

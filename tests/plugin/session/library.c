@@ -60,6 +60,7 @@ static void test_table(void **state)
     SAME(instance_destroy);
     SAME(model_prepare);
     SAME(model_prepared);
+    SAME(model_layer);
     SAME(supported);
     SAME(retire);
     SAME(devices);

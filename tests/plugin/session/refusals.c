@@ -565,6 +565,7 @@ static void test_refusals(void **state)
     assert_int_equal(tandem_instance_destroy(NULL, 1), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_model_prepare(NULL, 1, NULL, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_model_prepared(NULL, 1, NULL, 0, &(tandem_prepared){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_layer(NULL, 1, NULL, 0, 0, &(tandem_layer){0}), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_supported(NULL, &job, NULL, NULL, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_release(NULL, NULL, 1, 1, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_acquire(NULL, NULL, 1, 1, 0), TANDEM_ERROR_ARG);

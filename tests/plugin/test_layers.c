@@ -1,0 +1,412 @@
+/* Layers of a network in a session: planned by a precision plan, sampled, and stepped from one precision to another between runs,
+ * while history goes on and scenes are cut.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interop/os/clock.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/model/graph_file.h"
+#include "tandem/tandem.h"
+#include "tests/plugin/network_util.h"
+
+enum { N = 128, WIDTH = 64, ELEMENTS = N * WIDTH, X_BYTES = 3 * ELEMENTS * 2, Y_BYTES = ELEMENTS * 2 };
+#define WAIT_NS 20000000000u
+
+/* Frames whose light is gathered by attention, and added to what frames before have left; `keep` is 0 behind a cut. */
+#define TENSOR(name, role, dtype, shape) "\"" name "\": {\"role\": \"" role "\", \"dtype\": \"" dtype "\", \"shape\": [" shape "]}"
+#define PART(view, offset) "\"" view "\": {\"tensor\": \"x\", \"offset\": " offset ", \"strides\": [24576, 32, 192]}"
+#define BINARY(rest, a, b, y) "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": 128, \"channels\": 64, " rest " \"views\": {\"a\": \"" a "\", \"b\": " b ", \"y\": \"" y "\"}}"
+static const char format[] =
+    "{\"version\": 1, \"tensors\": {" TENSOR("x", "input", "F16", "128, 192") "," TENSOR("keep", "uniform", "F32", "1") ","
+    TENSOR("o", "temporary", "F16", "128, 64") "," TENSOR("faded", "temporary", "F32", "128, 64") ","
+    TENSOR("kept", "state", "F32", "128, 64") "," TENSOR("y", "output", "F16", "128, 64") "," TENSOR("alone", "output", "F16", "128, 64") "},"
+    "\"nodes\": [{\"operation\": \"attention\", \"batch\": 1, \"heads\": 2, \"kv_heads\": 2, \"q_len\": 128, \"kv_len\": 128,"
+    " \"head_dim\": 32, \"precision\": %u, \"views\": {" PART("q", "0") "," PART("k", "64") "," PART("v", "128") ","
+    " \"o\": {\"tensor\": \"o\", \"strides\": [8192, 32, 64]}}},"
+    BINARY("\"kind\": 1, \"b_channels\": 1, ", "kept", "{\"tensor\": \"keep\", \"strides\": [0, 0, 0]}", "faded") ","
+    BINARY("\"scale\": 0.5, ", "o", "\"faded\"", "kept") "," BINARY("\"scale\": 0.5, ", "o", "\"faded\"", "y") ","
+    BINARY("", "o", "\"o\"", "alone") "]}";
+
+typedef struct rig {
+    tandem_session *s;
+    tandem_model model;
+    tandem_instance instance;
+    tandem_mem mem;
+    uint16_t *x, *y, *alone;
+    char why[600];
+} rig;
+
+static void must(rig *r, tandem_status status)
+{
+    char text[600] = "";
+
+    if (status == TANDEM_OK)
+        return;
+    tandem_error_text(r->s, text, sizeof text);
+    fail_msg("status %d: %s", status, text);
+}
+
+static void open_rig(rig *r, uint32_t precision, const tandem_instance_desc *desc)
+{
+    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1, .timing = 1};
+    const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .bytes = X_BYTES + 2 * Y_BYTES};
+    static char text[4000];
+    void *host;
+
+    *r = (rig){0};
+    snprintf(text, sizeof text, format, precision);
+    assert_int_equal(tandem_session_create(&session, &r->s), TANDEM_OK);
+    must(r, tandem_model_load(r->s, network_file(text), &r->model));
+    must(r, tandem_mem_create(r->s, &mem, &r->mem));
+    must(r, tandem_mem_host(r->s, r->mem, &host));
+    r->x = host;
+    r->y = (uint16_t *)((char *)host + X_BYTES);
+    r->alone = r->y + ELEMENTS;
+    if (!desc)
+        return;
+    must(r, tandem_model_instance(r->s, r->model, desc, &r->instance));
+    must(r, tandem_model_prepare(r->s, r->instance, NULL, 0));
+}
+
+static void close_rig(rig *r)
+{
+    assert_int_equal(tandem_session_destroy(&r->s), TANDEM_OK);
+    network_file_remove();
+}
+
+static tandem_instance_desc plain(void)
+{
+    return (tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc)};
+}
+
+/* Frame after frame of a scene is alike; another scene is not. */
+static void fill(rig *r, uint32_t scene, uint32_t frame)
+{
+    uint32_t seed = 77 + scene;
+
+    for (int i = 0; i < 3 * ELEMENTS; i++) {
+        const float noise = (float)((seed = seed * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1;
+        const int part = i % 192 / 64;
+
+        r->x[i] = td_to_f16(2 * noise + (part == 1 ? (float)(i % 5) : part == 2 ? 1 + (float)scene : 0) + 0.01f * (float)(frame % 3));
+    }
+}
+
+static void run_one(rig *r, tandem_instance instance, float keep)
+{
+    const tandem_view views[] = {{.mem = r->mem, .dtype = TANDEM_DTYPE_F16},
+                                 {.mem = r->mem, .offset_bytes = X_BYTES, .dtype = TANDEM_DTYPE_F16},
+                                 {.mem = r->mem, .offset_bytes = X_BYTES + Y_BYTES, .dtype = TANDEM_DTYPE_F16}};
+    const tandem_job job = {.struct_bytes = sizeof job,
+                            .operation = TANDEM_OPERATION_RUN,
+                            .op.run = {.instance = instance, .bindings = views, .binding_count = 3, .uniforms = &keep, .uniform_bytes = 4}};
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_ticket ticket;
+
+    must(r, tandem_submit(r->s, &job, &ticket));
+    must(r, tandem_wait(r->s, ticket, WAIT_NS, &report));
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+}
+
+static tandem_layer layer_of(rig *r, tandem_instance instance)
+{
+    tandem_layer layer = {.struct_bytes = sizeof layer};
+
+    must(r, tandem_model_layer(r->s, instance, NULL, 0, 0, &layer));
+    return layer;
+}
+
+/* Runs until a sample has been looked at. */
+static tandem_layer sample(rig *r, float keep)
+{
+    const tandem_layer before = layer_of(r, r->instance);
+    const uint64_t begin = td_now_ns();
+    tandem_layer layer;
+
+    run_one(r, r->instance, keep);
+    do {
+        layer = layer_of(r, r->instance);
+        assert_true(td_now_ns() - begin < WAIT_NS);
+    } while (layer.samples == before.samples && layer.changes == before.changes);
+    return layer;
+}
+
+static double distance(const uint16_t *a, const uint16_t *b)
+{
+    double error = 0, size = 0;
+
+    for (int i = 0; i < ELEMENTS; i++) {
+        error += fabs((double)td_from_f16(a[i]) - (double)td_from_f16(b[i]));
+        size += fabs((double)td_from_f16(b[i]));
+    }
+    return error / size;
+}
+
+/* --- Plans --- */
+
+static const char plan_text[] = "{\"tandem\": \"precision plan\", \"version\": 1, \"layers\": "
+                                "[{\"node\": 0, \"output\": \"o\", \"precision\": \"8b\"}]}";
+
+static void test_plan(void **state)
+{
+    uint16_t planned[ELEMENTS];
+    tandem_instance_desc desc = plain();
+    tandem_instance other;
+    rig r;
+
+    (void)state;
+    desc.plan = plan_text;
+    open_rig(&r, TANDEM_PRECISION_F16, &desc);
+    fill(&r, 0, 0);
+    run_one(&r, r.instance, 0);
+    memcpy(planned, r.alone, sizeof planned);
+    for (uint32_t p = TANDEM_PRECISION_AUTO; p <= TANDEM_PRECISION_8B; p++) { /* as the graph says: f16 */
+        desc = plain();
+        desc.precision = p;
+        must(&r, tandem_model_instance(r.s, r.model, &desc, &other));
+        must(&r, tandem_model_prepare(r.s, other, NULL, 0));
+        run_one(&r, other, 0);
+        assert_int_equal(!memcmp(planned, r.alone, sizeof planned), p == TANDEM_PRECISION_8B);
+    }
+    close_rig(&r);
+}
+
+static void refuse(rig *r, const tandem_instance_desc *desc, tandem_status status, const char *says)
+{
+    tandem_instance instance = 1;
+    char text[600] = "";
+
+    assert_int_equal(tandem_model_instance(r->s, r->model, desc, &instance), status);
+    assert_int_equal(instance, 0);
+    tandem_error_text(r->s, text, sizeof text);
+    if (!strstr(text, says))
+        fail_msg("\"%s\" does not say \"%s\"", text, says);
+}
+
+static void test_refusals(void **state)
+{
+    tandem_instance_desc desc = plain();
+    tandem_layer layer = {.struct_bytes = sizeof layer};
+    char text[600] = "";
+    rig r;
+
+    (void)state;
+    open_rig(&r, TANDEM_PRECISION_F16, &desc);
+    desc.plan = "[]";
+    refuse(&r, &desc, TANDEM_ERROR_PROTOCOL, "desc.plan: the plan: is an array; it must be an object");
+    desc.plan = "{\"tandem\": \"precision plan\", \"version\": 1, \"layers\": [{\"node\": 1, \"output\": \"o\", \"precision\": \"8b\"}]}";
+    refuse(&r, &desc, TANDEM_ERROR_PROTOCOL, "desc.plan: layers[0].node: is 1, which is of binary and has no precision");
+    desc = plain(), desc.min_similarity = 1.5f;
+    refuse(&r, &desc, TANDEM_ERROR_ARG, "desc.min_similarity is 1.5; it must be 0 (none) to 1");
+    desc.min_similarity = NAN;
+    refuse(&r, &desc, TANDEM_ERROR_ARG, "desc.min_similarity is nan");
+    desc = plain(), desc.max_us = -1;
+    refuse(&r, &desc, TANDEM_ERROR_ARG, "desc.max_us is -1; it must be 0 (none) or more");
+    desc = plain(), desc.sample_all = 2;
+    refuse(&r, &desc, TANDEM_ERROR_ARG, "desc.sample_all is 2, not 0 or 1");
+    desc = plain(), desc.reserved2 = 1;
+    refuse(&r, &desc, TANDEM_ERROR_ARG, "desc.reserved2 is 1, not 0");
+    assert_int_equal(tandem_model_layer(r.s, r.instance, NULL, 0, 0, &layer), TANDEM_ERROR_ARG);
+    tandem_error_text(r.s, text, sizeof text);
+    assert_non_null(strstr(text, "index is 0; 0 layers are sampled"));
+    close_rig(&r);
+}
+
+static void test_no_timing(void **state)
+{
+    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1};
+    tandem_instance_desc desc = plain();
+    static char text[4000];
+    rig r = {0};
+
+    (void)state;
+    snprintf(text, sizeof text, format, 1u);
+    assert_int_equal(tandem_session_create(&session, &r.s), TANDEM_OK);
+    must(&r, tandem_model_load(r.s, network_file(text), &r.model));
+    desc.max_us = 800;
+    refuse(&r, &desc, TANDEM_ERROR_ARG, "desc.max_us is 800, but the session was made without tandem_session_desc.timing");
+    close_rig(&r);
+}
+
+/* --- Samples --- */
+
+/* What they say is what can be computed from whole outputs; nothing is stepped without a target. */
+static void test_watched(void **state)
+{
+    tandem_instance_desc desc = plain();
+    tandem_prepared prepared = {.struct_bytes = sizeof prepared};
+    static uint16_t own[ELEMENTS];
+    tandem_instance exact;
+    tandem_layer layer;
+    rig r;
+
+    (void)state;
+    desc.sample_every = 2;
+    desc.sample_rows = N;
+    desc.sample_all = 1;
+    open_rig(&r, TANDEM_PRECISION_8B, &desc);
+    must(&r, tandem_model_prepared(r.s, r.instance, NULL, 0, &prepared));
+    assert_int_equal(prepared.layer_count, 1);
+    fill(&r, 0, 0);
+    for (int i = 0; i < 6; i++) {
+        run_one(&r, r.instance, 0);
+        usleep(1000);
+    }
+    memcpy(own, r.alone, sizeof own);
+    layer = layer_of(&r, r.instance);
+    assert_in_range(layer.samples, 1, 3);
+    assert_int_equal(layer.precision, TANDEM_PRECISION_8B);
+    assert_int_equal(layer.changes, 0);
+    assert_int_equal(layer.heads, 2);
+    assert_string_equal(layer.name, "o");
+    desc = plain();
+    desc.precision = TANDEM_PRECISION_F16;
+    must(&r, tandem_model_instance(r.s, r.model, &desc, &exact));
+    must(&r, tandem_model_prepare(r.s, exact, NULL, 0));
+    run_one(&r, exact, 0);
+    assert_true(fabs((double)layer.relative_l1 - distance(own, r.alone)) < 2e-4);
+    assert_true(layer.cosine > 0.99f && layer.cosine < 1);
+    assert_true(fabs((double)layer.similarity[TANDEM_PRECISION_8B] - (double)layer.cosine * (1 - (double)layer.relative_l1)) < 1e-5);
+    assert_true(layer.worst_similarity <= layer.similarity[TANDEM_PRECISION_8B]);
+    assert_true(layer.similarity[TANDEM_PRECISION_4B] > 0 && layer.similarity[TANDEM_PRECISION_4B] < layer.similarity[TANDEM_PRECISION_8B]);
+    assert_true(layer.similarity[TANDEM_PRECISION_F16] == 1 && layer.similarity[0] < 0);
+    close_rig(&r);
+}
+
+/* From exact to as cheap as the target lets it, through each precision, while each run is wholly of one, history goes on and
+ * scenes are cut: outputs stay as near to the exact ones as the precision is, at cuts and steps as elsewhere. */
+static void test_steps_and_cuts(void **state)
+{
+    tandem_instance_desc desc = plain();
+    tandem_instance fixed[4] = {0};
+    static uint16_t y[ELEMENTS], alone[ELEMENTS], right[ELEMENTS];
+    uint32_t seen = 0, changes = 0;
+    tandem_layer layer = {0};
+    rig r;
+
+    (void)state;
+    desc.min_similarity = 0.5f;
+    desc.sample_every = 1;
+    open_rig(&r, TANDEM_PRECISION_F16, &desc);
+    for (uint32_t p = TANDEM_PRECISION_F16; p <= TANDEM_PRECISION_4B; p++) {
+        desc = plain();
+        desc.precision = p;
+        must(&r, tandem_model_instance(r.s, r.model, &desc, &fixed[p]));
+        must(&r, tandem_model_prepare(r.s, fixed[p], NULL, 0));
+    }
+    for (uint32_t frame = 0; frame < 24; frame++) {
+        const uint32_t scene = frame / 3;
+        const float keep = frame % 3 != 0; /* each third frame is behind a cut */
+        uint32_t which = 0;
+
+        fill(&r, scene, frame);
+        layer = sample(&r, keep);
+        memcpy(y, r.y, sizeof y);
+        memcpy(alone, r.alone, sizeof alone);
+        for (uint32_t p = TANDEM_PRECISION_F16; p <= TANDEM_PRECISION_4B; p++) {
+            run_one(&r, fixed[p], keep);
+            if (p == TANDEM_PRECISION_F16)
+                memcpy(right, r.y, sizeof right);
+            if (!memcmp(alone, r.alone, sizeof alone))
+                which = p;
+        }
+        assert_in_range(which, TANDEM_PRECISION_F16, TANDEM_PRECISION_4B);
+        seen |= 1u << which;
+        if (!(distance(y, right) < 0.05))
+            fail_msg("frame %u, precision %u: %g from the exact one", frame, which, distance(y, right));
+        changes = layer.changes;
+    }
+    assert_int_equal(seen, 1 << TANDEM_PRECISION_F16 | 1 << TANDEM_PRECISION_8B | 1 << TANDEM_PRECISION_4B);
+    assert_int_equal(layer.precision, TANDEM_PRECISION_4B);
+    assert_int_equal(changes, 2);
+    close_rig(&r);
+}
+
+/* What is too far from exact is not for long: the first sample makes it more precise. */
+static void test_up(void **state)
+{
+    tandem_instance_desc desc = plain();
+    rig r;
+
+    (void)state;
+    desc.min_similarity = 0.99999f;
+    desc.sample_every = 1;
+    open_rig(&r, TANDEM_PRECISION_4B, &desc);
+    fill(&r, 0, 0);
+    assert_int_equal(sample(&r, 0).precision, TANDEM_PRECISION_8B);
+    assert_int_equal(sample(&r, 0).precision, TANDEM_PRECISION_F16);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(sample(&r, 0).precision, TANDEM_PRECISION_F16);
+    assert_true(layer_of(&r, r.instance).similarity[TANDEM_PRECISION_F16] == 1);
+    close_rig(&r);
+}
+
+/* A time that cannot be had: as cheap as it gets. */
+static void test_time(void **state)
+{
+    tandem_instance_desc desc = plain();
+    tandem_layer layer = {0};
+    rig r;
+
+    (void)state;
+    desc.max_us = 0.001f;
+    desc.sample_every = 2;
+    open_rig(&r, TANDEM_PRECISION_F16, &desc);
+    fill(&r, 0, 0);
+    for (int i = 0; i < 400 && layer.precision != TANDEM_PRECISION_4B; i++) {
+        run_one(&r, r.instance, 0);
+        layer = layer_of(&r, r.instance);
+        usleep(200);
+    }
+    assert_int_equal(layer.precision, TANDEM_PRECISION_4B);
+    close_rig(&r);
+}
+
+/* Instances come and go while their samples are looked at. */
+static void test_ends(void **state)
+{
+    tandem_instance_desc desc = plain();
+    rig r;
+
+    (void)state;
+    desc.min_similarity = 0.99999f;
+    desc.sample_every = 1;
+    open_rig(&r, TANDEM_PRECISION_4B, &desc);
+    fill(&r, 0, 0);
+    for (int i = 0; i < 30; i++) {
+        run_one(&r, r.instance, 0);
+        if (i % 3)
+            must(&r, tandem_instance_destroy(r.s, r.instance));
+        else
+            must(&r, tandem_retire(r.s, r.instance));
+        must(&r, tandem_model_instance(r.s, r.model, &desc, &r.instance));
+        must(&r, tandem_model_prepare(r.s, r.instance, NULL, 0));
+    }
+    run_one(&r, r.instance, 0);
+    must(&r, tandem_model_destroy(r.s, r.model));
+    close_rig(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_timing),
+        cmocka_unit_test(test_watched), cmocka_unit_test(test_steps_and_cuts), cmocka_unit_test(test_up),
+        cmocka_unit_test(test_time), cmocka_unit_test(test_ends),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
