@@ -413,6 +413,7 @@ static void describe(const td_instance *instance, const td_prepared *prepared, u
                           .precision = sample->precision,
                           .samples = layer->count,
                           .changes = layer->changes,
+                          .pending = prepared->layers->stage != TD_LAYERS_IDLE,
                           .heads = sample->heads,
                           .worst_head = layer->worst_head,
                           .worst_similarity = (float)layer->worst,

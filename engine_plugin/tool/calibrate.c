@@ -1,4 +1,4 @@
-/* `tandem calibrate`: which heads are worth INT8.
+/* `tandem calibrate`: which heads of tensors are worth INT8; and, in calibrate_model.c, which layers of a model.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/tool/calibrate.h"
 #include "engine_plugin/tool/samples.h"
 
 typedef struct scored {
@@ -80,10 +81,11 @@ static json_t *plan_of(const scored *all, uint32_t count, char *const *files, ui
 int tool_calibrate(int argc, char **argv)
 {
     const char *percent_text = NULL, *json_path = NULL;
-    char why[512] = "", *files[1024], *rest[16];
+    char why[512] = "", *files[1024], *rest[32];
     uint32_t file_count = 0, count = 0;
     int rest_count = 0, status = TOOL_OK;
     bool causal = false, list = false;
+    tool_calibration asked = {.rung = "auto", .files = files};
     for (int i = 0; i < argc; i++) { /* every file after --in, up to the next option */
         const bool joined = strncmp(argv[i], "--in=", 5) == 0;
         if (strcmp(argv[i], "--in") == 0) {
@@ -105,11 +107,23 @@ int tool_calibrate(int argc, char **argv)
         }
     }
     const tool_option options[] = {
-        {"--percent", &percent_text, NULL}, {"--json", &json_path, NULL}, {"--causal", NULL, &causal}};
+        {"--percent", &percent_text, NULL}, {"--json", &json_path, NULL},     {"--causal", NULL, &causal},
+        {"--model", &asked.model, NULL},    {"--set", &asked.set, NULL},       {"--rung", &asked.rung, NULL},
+        {"--target", &asked.target, NULL},  {"--at-most-ms", &asked.at_most, NULL}, {"--rows", &asked.rows, NULL},
+        {"--out", &asked.out, NULL}};
     if (tool_parse("calibrate", rest_count, rest, options, sizeof options / sizeof *options) != TOOL_OK)
+        return TOOL_USAGE;
+    if (!tool_rung("calibrate", asked.rung, &asked.rung_value))
         return TOOL_USAGE;
     if (!file_count)
         return tool_usage("calibrate", "--in is missing; `tandem help calibrate` explains it");
+    asked.file_count = file_count;
+    if (asked.model && (percent_text || json_path || causal))
+        return tool_usage("calibrate", "%s goes without --model", percent_text ? "--percent" : json_path ? "--json" : "--causal");
+    if (asked.model)
+        return tool_calibrate_model(&asked);
+    if (asked.set || asked.target || asked.at_most || asked.rows || asked.out)
+        return tool_usage("calibrate", "--model is missing; `tandem help calibrate` explains it");
     char *end = NULL;
     const double percent = percent_text ? strtod(percent_text, &end) : 30;
     if (percent_text && (*end || end == percent_text || !(percent >= 0 && percent <= 100)))

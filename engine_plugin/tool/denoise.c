@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/tool/denoiser.h"
+#include "engine_plugin/tool/network.h"
 #include "engine_plugin/tool/quality.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
@@ -56,11 +57,12 @@ const char *const tool_denoise_help =
     "                   (x - r)^2 / (r^2 + 0.01); of what came in, too\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   how compute meets memory; default auto: the GPU, or else the CPU\n"
-    "  --socket PATH    compute in the tandemd that listens there\n";
+    "  --socket PATH    compute in the tandemd that listens there\n"
+    "  --plan F         a precision for each layer of attention, as `tandem calibrate` has written it for this model\n";
 /* clang-format on */
 
 typedef struct arguments {
-    const char *model, *pictures[TOOL_READ], *frame, *sequence, *out, *previous, *cut, *reference, *rung, *socket;
+    const char *model, *pictures[TOOL_READ], *frame, *sequence, *out, *previous, *cut, *reference, *rung, *socket, *plan;
     uint32_t rung_value;
     bool many; /* names have a number */
 } arguments;
@@ -83,7 +85,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--out", &a->out, NULL},
                                    {"--reference", &a->reference, NULL},
                                    {"--rung", &a->rung, NULL},
-                                   {"--socket", &a->socket, NULL}};
+                                   {"--socket", &a->socket, NULL},
+                                   {"--plan", &a->plan, NULL}};
 
     if (tool_parse("denoise", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
@@ -341,7 +344,10 @@ static bool compute(tool_denoiser *d, const arguments *a)
     if (is_safetensors(a->out) ? !tool_can_save("--out", a->out, d->why, sizeof d->why)
                                : !tool_picture_can_write("--out", a->out, d->why, sizeof d->why))
         return false;
-    if (!tool_denoiser_open(d, a->model, a->rung_value, a->socket) || (a->previous && !read_previous(d, a->previous)))
+    char *plan = a->plan ? tool_plan_text(a->plan, d->why, sizeof d->why) : NULL;
+    const bool opened = (plan || !a->plan) && tool_denoiser_open(d, a->model, a->rung_value, a->socket, plan);
+    free(plan);
+    if (!opened || (a->previous && !read_previous(d, a->previous)))
         return false;
     if (!a->many)
         return one(d, a, 0);

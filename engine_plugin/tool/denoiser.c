@@ -155,7 +155,7 @@ static bool ok(tool_denoiser *d, tandem_status status)
     return status == TANDEM_OK;
 }
 
-bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket)
+bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket, const char *plan)
 {
     const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
                                                  .rung = rung,
@@ -168,7 +168,7 @@ bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, cons
     d->info = TANDEM_INIT(tandem_network);
     if (tool_session_create(&desc, &d->s, &d->engine) != TANDEM_OK || !ok(d, tandem_model_load(d->s, model, &d->model)) ||
         !ok(d, tandem_model_info(d->s, d->model, &d->info)) ||
-        !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc), &d->instance)))
+        !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc, .plan = plan), &d->instance)))
         return false;
     if (d->info.number_count != 2 || d->info.uniform_count || !ok(d, tandem_model_number(d->s, d->model, 0, &first)) ||
         !ok(d, tandem_model_number(d->s, d->model, 1, &second)) ||

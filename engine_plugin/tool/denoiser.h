@@ -51,7 +51,8 @@ typedef struct tool_denoiser {
     char why[600];
 } tool_denoiser;
 
-bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket);
+/* plan: a precision plan's text, or NULL. */
+bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket, const char *plan);
 void tool_denoiser_close(tool_denoiser *d);
 /* Whether it has an output for the next frame. */
 bool tool_denoiser_has_history(const tool_denoiser *d);

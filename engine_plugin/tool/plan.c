@@ -4,11 +4,13 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/tool/network.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
-#include "kernels/model/graph_file.h"
+#include "kernels/model/precision_plan.h"
 
 /* clang-format off */
 const char *const tool_plan_help =
@@ -25,11 +27,13 @@ const char *const tool_plan_help =
     "                   the CPU, or a GPU of that compute capability; default 90\n"
     "  --inline         kernels that run in command buffers as well; default: those of a CUDA stream\n"
     "  --commit         for runs with a deadline, whose outputs are written wholly or not at all\n"
+    "  --plan F         a precision for each layer, as `tandem calibrate` wrote it for this model; the table\n"
+    "                   then says which each has\n"
     "  --dot            prints the graph for Graphviz instead: tandem plan --model M --dot | dot -Tsvg\n";
 /* clang-format on */
 
 typedef struct arguments {
-    const char *model, *set, *device;
+    const char *model, *set, *device, *plan;
     bool is_inline, commit, dot;
 } arguments;
 
@@ -37,6 +41,7 @@ typedef struct loaded {
     td_graph *graph;
     const td_program *program;
     uint32_t numbers[TD_GRAPH_NUMBERS];
+    uint8_t *precisions;
 } loaded;
 
 /* --- What is asked for --- */
@@ -48,7 +53,8 @@ static int read_arguments(int argc, char **argv, arguments *a, td_target *target
     const tool_option options[] = {
         {"--model", &a->model, NULL},   {"--set", &a->set, NULL},
         {"--device", &a->device, NULL}, {"--inline", NULL, &a->is_inline},
-        {"--commit", NULL, &a->commit}, {"--dot", NULL, &a->dot}};
+        {"--commit", NULL, &a->commit}, {"--dot", NULL, &a->dot},
+        {"--plan", &a->plan, NULL}};
     if (tool_parse("plan", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->model)
@@ -62,9 +68,24 @@ static int read_arguments(int argc, char **argv, arguments *a, td_target *target
     return TOOL_OK;
 }
 
-static int load(const arguments *a, const td_target *target, loaded *l)
+/* --plan's precisions, of each node. */
+static bool read_plan(const arguments *a, loaded *l, char *why, size_t why_bytes)
+{
+    char *text = tool_plan_text(a->plan, why, why_bytes), what[400] = "";
+
+    l->precisions = text ? calloc(l->graph->node_count, 1) : NULL;
+    const bool good = l->precisions && td_precision_plan_read(text, strlen(text), l->graph, l->precisions, what,
+                                                              sizeof what) == TANDEM_OK;
+    if (text && !good)
+        snprintf(why, why_bytes, "--plan \"%s\": %s", a->plan, l->precisions ? what : "out of memory");
+    free(text);
+    return good;
+}
+
+static int load(const arguments *a, const td_target *on, loaded *l)
 {
     td_safetensors file;
+    td_target target = *on;
     char why[512] = "";
     tandem_status status = td_safetensors_open(a->model, &file, why, sizeof why);
 
@@ -78,7 +99,10 @@ static int load(const arguments *a, const td_target *target, loaded *l)
         l->numbers[i] = l->graph->numbers[i].most;
     if (tool_read_sizes("plan", a->set, l->graph, l->numbers) != TOOL_OK)
         return TOOL_USAGE;
-    status = td_program_build(l->graph, l->numbers, target, &l->program, why, sizeof why);
+    if (a->plan && !read_plan(a, l, why, sizeof why))
+        return tool_fail("plan", "%s", why);
+    target.node_precisions = l->precisions;
+    status = td_program_build(l->graph, l->numbers, &target, &l->program, why, sizeof why);
     return status == TANDEM_OK ? TOOL_OK : tool_fail("plan", "--model '%s': %s", a->model, why);
 }
 
@@ -100,7 +124,7 @@ static void print_row(const td_program *p, const char *node, const char *operati
            waiting(p, first, count), mflop, bytes);
 }
 
-static void print_nodes(const td_program *p)
+static void print_nodes(const td_program *p, bool planned)
 {
     double mflop = 0;
     uint64_t bytes = 0;
@@ -112,10 +136,13 @@ static void print_nodes(const td_program *p)
         print_row(p, "begin", "fetch", 0, p->nodes[0].first_record, 0, 0);
     for (uint32_t i = 0; i < p->node_count; i++) {
         const td_program_node *node = &p->nodes[i];
-        char number[16];
+        char number[16], operation[40];
 
         snprintf(number, sizeof number, "%" PRIu32, i);
-        print_row(p, number, node->operation, node->first_record, node->record_count, node->mflop,
+        const bool shown = planned && node->precision;
+        snprintf(operation, sizeof operation, "%s%s%s", node->operation, shown ? " " : "",
+                 shown ? tool_precisions[node->precision] : "");
+        print_row(p, number, operation, node->first_record, node->record_count, node->mflop,
                   node->bytes);
         mflop += node->mflop;
         bytes += node->bytes;
@@ -135,7 +162,7 @@ static void print_program(const arguments *a, const loaded *l)
     for (uint32_t i = 0; i < l->graph->number_count; i++)
         printf(", %s %" PRIu32, l->graph->numbers[i].name, l->numbers[i]);
     printf("\n\n");
-    print_nodes(p);
+    print_nodes(p, a->plan != NULL);
     printf("\nbytes: weights %" PRIu64 ", state %" PRIu64 ", uniforms %" PRIu64 ", scratch %" PRIu64
            "\n",
            p->weight_bytes, p->state_bytes, p->uniform_bytes, p->plan->scratch_bytes);
@@ -236,5 +263,6 @@ int tool_plan(int argc, char **argv)
         print_program(&a, &l);
     td_program_drop(&l.program);
     td_graph_destroy(&l.graph);
+    free(l.precisions);
     return status;
 }

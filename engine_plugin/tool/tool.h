@@ -42,6 +42,8 @@ int tool_words(const char *command, const char *option, const char *list, const 
 /* Whether a comma-separated list has that word. NULL has them all. */
 bool tool_has(const char *list, const char *word);
 bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out);
+/* A decimal number, whatever the locale. NULL: *out stays. */
+bool tool_decimal(const char *value, double least, double most, double *out);
 
 /* JSON on stdout: a quoted string, with everything escaped that has to be. */
 void tool_json_string(const char *text);

@@ -24,7 +24,7 @@ static const tool_topic topics[] = {
     {"sample-qkv", "writes a first q, k and v to try attend on", &tool_sample_qkv_help},
     {"attend", "softmax(scale * Q K^T) V of the tensors in a file", &tool_attend_help},
     {"accuracy", "the paper's tables of accuracy, on synthetic tensors or on a file's", &tool_accuracy_help},
-    {"calibrate", "chooses 4b or 8b for each head of some files", &tool_calibrate_help},
+    {"calibrate", "chooses a precision for each layer of a model, or each head of some files", &tool_calibrate_help},
     {"run", "computes a network on the tensors of a file", &tool_run_help},
     {"plan", "what a model becomes on a device, and how long it takes at least", &tool_plan_help},
     {"denoise", "takes the noise out of a path tracer's frames", &tool_denoise_help},

@@ -10,6 +10,7 @@
 
 #include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/tool.h"
+#include "kernels/graph.h"
 #include "tandem/tandem.h"
 
 static void complain(const char *command, const char *format, va_list args)
@@ -121,6 +122,18 @@ bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out
     errno = 0;
     *out = strtoull(value, &end, 10);
     return *value >= '0' && *value <= '9' && !*end && errno == 0 && *out >= least && *out <= most;
+}
+
+bool tool_decimal(const char *value, double least, double most, double *out)
+{
+    float number;
+
+    if (!value)
+        return true;
+    if (!td_graph_decimal(value, &number))
+        return false;
+    *out = (double)number;
+    return *out >= least && *out <= most;
 }
 
 void tool_json_string(const char *text)

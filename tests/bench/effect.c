@@ -237,7 +237,7 @@ static void run_rung(bench *b, rung_rows *of)
     }
     p->why = of->why;
     p->why_bytes = sizeof of->why;
-    done = tool_denoiser_open(&p->d, b->model, of->rung, NULL);
+    done = tool_denoiser_open(&p->d, b->model, of->rung, NULL, NULL);
     if (!done)
         snprintf(of->why, sizeof of->why, "%s", p->d.why);
     p->info = TANDEM_INIT(tandem_info);

@@ -13,6 +13,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from tool import codes, rig
 from tool.bench import Bench
+from tool.calibrate import Calibrate
 from tool.codes import Codes, Cuda, Hopper, Oracle
 from tool.manual import FirstSteps, Manual
 from tool.models import Fetch, Generate, Numbers, Tokenize

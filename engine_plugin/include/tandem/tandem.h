@@ -540,6 +540,7 @@ typedef struct tandem_layer {
     uint32_t precision;    /* tandem_precision that the next run has */
     uint32_t samples;      /* how many that is; 0: what follows says nothing yet */
     uint32_t changes;      /* of its precision */
+    uint32_t pending;      /* 1: a run with samples is under way, or was not looked at yet */
     uint32_t heads, worst_head;
     float worst_similarity; /* the least of that head's */
     float cosine, relative_l1; /* mean over samples, of what runs computed */

@@ -521,9 +521,10 @@ class tandem_prepared(ctypes.Structure):
 class tandem_layer(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("node", ctypes.c_uint32), ("precision", ctypes.c_uint32),
-        ("samples", ctypes.c_uint32), ("changes", ctypes.c_uint32), ("heads", ctypes.c_uint32),
-        ("worst_head", ctypes.c_uint32), ("worst_similarity", ctypes.c_float), ("cosine", ctypes.c_float),
-        ("relative_l1", ctypes.c_float), ("similarity", ctypes.c_float * 4), ("name", ctypes.c_char * 256),
+        ("samples", ctypes.c_uint32), ("changes", ctypes.c_uint32), ("pending", ctypes.c_uint32),
+        ("heads", ctypes.c_uint32), ("worst_head", ctypes.c_uint32), ("worst_similarity", ctypes.c_float),
+        ("cosine", ctypes.c_float), ("relative_l1", ctypes.c_float), ("similarity", ctypes.c_float * 4),
+        ("name", ctypes.c_char * 256),
     ]
 
 
