@@ -56,6 +56,7 @@ static const shape shapes[] = {
     {"\"causal\": 1,", "", TANDEM_PRECISION_8B, 2, 150, 20, 2, 10, 140, 1},
     {"\"causal\": 1, \"window\": 9,", "", TANDEM_PRECISION_F16, 1, 100, 500, 1, 100, 0, 1},
     {"", "\"position\": \"where\", ", TANDEM_PRECISION_F16, 1, 128, 32, 1, 32, 0, 4},
+    {"", "\"length\": {\"tensor\": \"where\", \"offset\": 3, \"strides\": [\"n\", 1, 1]}, ", TANDEM_PRECISION_8B, 12, 40, 6, 6, 1, 0, 40},
     {"\"softcap\": 20,", "\"bias\": {\"tensor\": \"bias\", \"strides\": [0, 0, \"n\"]}, ", TANDEM_PRECISION_8B, 2, 90, 20, 2, 10, 0, 9},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
