@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   program.c          numbers, tensors, nodes, and all of it in turn
+ *   program_records.c  records of a node's plan as the program's
  *   program_samples.c  nodes beside those of the graph, which tell how good layers are
  *   program_end.c      what is written when a run ends, and patches
  */

@@ -576,7 +576,7 @@ void td_model_end(tandem_session *s, td_model *model);
 
 /* retire.c: ends the thread that frees what was retired; what it has not freed stays in the tables. */
 void td_reaper_stop(tandem_session *s);
-/* layers.c: a run of a network was submitted, or has ended; the thread that looks at samples. */
+/* layers.c: a run of a network was submitted, or has ended; judge.c: the thread that looks at samples. */
 void td_layers_submitted_locked(const td_job *job);
 void td_layers_ended_locked(tandem_session *s, const td_job *job, const tandem_job_report *report);
 void td_judge_stop(tandem_session *s);

@@ -5,7 +5,9 @@
  *   network.c    a model's graph: where its weights lie, and what callers ask about it
  *   instance.c   instances, and what they have for some numbers: program, uniforms, scratch
  *   run.c        a job that runs one
- *   layers.c     how good its layers are, and which precision they have next
+ *   prepared.c   what is prepared: programs, uniforms, scratch
+ *   layers.c     layers that are sampled, and runs that do so
+ *   judge.c      how good layers are, and which precision they have next
  *
  * What tandemd's worker has besides is in worker_networks.c, and what a session of tandemd's has in
  * remote_networks.c.
@@ -117,7 +119,10 @@ tandem_status td_instance_not_prepared(const td_instance *instance, const uint32
 tandem_status td_instance_prepare(tandem_session *s, tandem_instance instance,
                                   const uint32_t *numbers, uint32_t number_count,
                                   uint64_t most_bytes, char *why);
-/* Programs as prepared->layers want them, in *made; and in the place of the old ones, which are in *made then. */
+/* prepared.c. make: all of it, for numbers that the network can have; what a failure leaves in *made is the caller's to free.
+ * replan: programs as prepared->layers want them, in *made; and in the place of the old ones, which are in *made then. */
+tandem_status td_instance_make_prepared(tandem_session *s, td_instance *instance, const uint32_t *numbers, td_prepared *made,
+                                        char *why);
 tandem_status td_instance_replan(tandem_session *s, const td_instance *instance, const td_prepared *prepared,
                                  td_prepared *made, char *why);
 void td_prepared_swap_locked(td_prepared *prepared, td_prepared *made);
@@ -166,7 +171,7 @@ tandem_status td_layers_make(tandem_session *s, const td_instance *instance, con
 void td_layers_free(tandem_session *s, td_layers *layers);
 /* Whether the next run is one with samples. */
 bool td_layers_sample_next_locked(const td_prepared *prepared);
-/* The thread that looks at samples; stop accepts a session without one. */
+/* judge.c. The thread that looks at samples; stop accepts a session without one. */
 tandem_status td_judge_start(tandem_session *s, char *why);
 
 /* Those of td_backend_local that are here, in instance.c. */
