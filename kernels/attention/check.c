@@ -9,7 +9,7 @@
 #include "kernels/attention/plan.h"
 #include "kernels/check.h"
 
-/* Where a view is codes: that all three are, and lie as they must. */
+/* Where a view is codes: that K and V are, of which Q may be none yet, and that they lie as they must. */
 static tandem_status check_codes(const tandem_attention *op, char *why, size_t why_bytes)
 {
     const td_operation_layout *layout = &td_operation_attention.layout;
@@ -23,10 +23,17 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
         return TANDEM_OK;
     for (int i = 0; i < 3; i++) {
         const tandem_view *view = views[i].view;
+        if (i == 0 && !td_dtype_is_codes(view->dtype))
+            continue;
         if (view->dtype != views[i].dtype)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32,
-                          layout->views[views[i].index].name, view->dtype, views[i].dtype);
+                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32 "%s",
+                          layout->views[views[i].index].name, view->dtype, views[i].dtype,
+                          i == 0 ? ", or none of codes" : "");
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!td_dtype_is_codes(views[i].view->dtype))
+            continue;
         const tandem_status status = td_check_codes(layout, td_operands_of(op), views[i].index, why, why_bytes);
         if (status != TANDEM_OK)
             return status;
@@ -40,6 +47,9 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
     if (op->lse.dtype != TANDEM_DTYPE_NONE)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                       "attention.lse.dtype is %" PRIu32 "; of codes, whose mean nobody knows, it must be 0", op->lse.dtype);
+    if (op->softcap > 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.softcap is %f; of codes, whose mean nobody knows, it must be 0", (double)op->softcap);
     return TANDEM_OK;
 }
 
@@ -54,9 +64,6 @@ static tandem_status check_masked(const tandem_attention *op, char *why, size_t 
                        "attention.window is %" PRIu32 "; without causal and position it must be 0", op->window);
     if (!td_attention_is_masked(op))
         return TANDEM_OK;
-    if (td_dtype_is_codes(op->q.dtype))
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.q.dtype is %" PRIu32 "; with length, bias, position, window or softcap q, k and v cannot be codes", op->q.dtype);
     if (op->position.dtype != TANDEM_DTYPE_NONE && op->causal)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.causal is %" PRIu32 "; with position it must be 0", op->causal);
     if (op->smooth > TANDEM_SMOOTH_NONE && op->precision <= TANDEM_PRECISION_F16)

@@ -100,7 +100,7 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
     return TANDEM_OK;
 }
 
-/* Where all keys count there is nothing to say. */
+/* Where all keys count, or codes are there that nobody makes, there is nothing to say. */
 void td_add_masked_keys(td_planning *p)
 {
     const tandem_attention *op = p->op;
@@ -109,7 +109,7 @@ void td_add_masked_keys(td_planning *p)
                                              .rows = op->q_len,
                                              .keys = op->kv_len};
     td_builder *at = &p->at;
-    if (op->length.dtype == TANDEM_DTYPE_NONE && op->position.dtype == TANDEM_DTYPE_NONE)
+    if (p->coded || (op->length.dtype == TANDEM_DTYPE_NONE && op->position.dtype == TANDEM_DTYPE_NONE))
         return;
     p->k.counts = p->v.counts = td_build_take(at, true, (unsigned __int128)op->batch * sizeof(int32_t));
     td_record *record = td_build_record(at, &kernel_keys, op->batch, &params, sizeof params);
@@ -119,7 +119,8 @@ void td_add_masked_keys(td_planning *p)
     td_build_scratch(at, record, TD_WRITE, AT(attention_keys, counts), p->k.counts);
 }
 
-/* What reads codes takes the counts that these were made by, whatever clients write meanwhile: as lengths. */
+/* What reads codes takes the counts that these were made by, whatever clients write meanwhile: as lengths. Codes that were there are
+ * of all keys. */
 td_record *td_add_masked_codes(td_planning *p, const td_written *to, const td_params_attention *attention)
 {
     const td_kernel *of_gpus = p->packed ? (p->v_f16 ? kernels_4b_f16 : kernels_4b_fp8)
@@ -129,12 +130,15 @@ td_record *td_add_masked_codes(td_planning *p, const td_written *to, const td_pa
     const uint32_t rows = at->is_gpu ? TD_MASKED_ROWS : TD_FAST_ROWS;
     const uint64_t blocks = p->q.planes * (((uint64_t)p->op->q_len + rows - 1) / rows);
     params.of.causal = 0;
-    params.mask.length_stride = 1;
+    params.mask.length_stride = p->coded ? p->op->length.stride_batch : 1;
     td_record *record = td_build_record(at, at->is_gpu ? &of_gpus[td_index_of_dim(p->d_pad)] : &kernel_fast_codes, blocks,
                                         &params, sizeof params);
     record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
     record->shared_bytes = at->is_gpu ? TD_ATTENTION_SHARED_BYTES(p->qk_row_bytes, p->v_f16 ? 2u : 1u, p->d_pad) : 0;
-    td_build_scratch(at, record, TD_READ, AT(attention_masked_codes, mask.length), p->k.counts);
+    if (p->coded)
+        td_build_view(at, record, TD_READ, AT(attention_masked_codes, mask.length), TD_VIEW_LENGTH);
+    else
+        td_build_scratch(at, record, TD_READ, AT(attention_masked_codes, mask.length), p->k.counts);
     td_build_view(at, record, TD_READ, AT(attention_masked_codes, mask.bias), TD_VIEW_BIAS);
     td_build_view(at, record, TD_READ, AT(attention_masked_codes, mask.position), TD_VIEW_POSITION);
     return record;

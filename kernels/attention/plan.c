@@ -94,7 +94,7 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
     if (!td_target_kernels(target, &p->at.cubin, &p->sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     p->at.overlaps = p->at.is_gpu && p->sm >= 90;
-    p->coded = td_dtype_is_codes(op->q.dtype);
+    p->coded = td_dtype_is_codes(op->k.dtype);
     p->precision = td_attention_precision(op, target);
     p->granularity = op->granularity;
     p->smooth = p->coded ? (uint32_t)TANDEM_SMOOTH_NONE : op->smooth;

@@ -94,7 +94,7 @@ typedef struct td_planning {
     uint32_t sm; /* of the kernels */
     uint32_t precision, granularity, smooth, d_pad, qk_row_bytes;
     float scale, qmax, q_clip, k_clip;
-    bool coded; /* Q, K and V are codes already */
+    bool coded; /* K and V are codes already, and Q may be */
     bool qk_f16, v_f16, packed, smooth_q, smooth_k, smooth_v, tensor_scale, wants_lse, wants_bias;
     uint32_t seen_keys; /* by the last row */
     /* Where it is. */

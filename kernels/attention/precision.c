@@ -36,7 +36,7 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
 {
     const td_cubin *cubin;
     uint32_t sm;
-    if (td_dtype_is_codes(op->q.dtype))
+    if (td_dtype_is_codes(op->k.dtype))
         return TANDEM_PRECISION_8B;
     if (td_attention_is_masked(op) && op->precision == TANDEM_PRECISION_AUTO)
         return TANDEM_PRECISION_F16;

@@ -343,6 +343,17 @@ static void add_delta_s(td_planning *p)
     td_build_scratch(&p->at, record, TD_WRITE, AT(delta_s, delta), p->delta);
 }
 
+/* Where those of K and V are there: unless its are, too. */
+static void add_codes_of_q(td_planning *p)
+{
+    if (td_dtype_is_codes(p->q.tensor.dtype))
+        return;
+    place_chunks(&p->at, &p->q, p->tensor_scale, false);
+    if (p->tensor_scale)
+        add_amax(&p->at, &p->q, false);
+    add_quant_qk(p, &p->q, false);
+}
+
 /* A stream's block gets more shared memory than any executor's; only there, clusters too. */
 static bool is_preparable(const td_planning *p, bool halves)
 {
@@ -357,8 +368,10 @@ bool td_add_prologue(td_planning *p)
     const bool all = p->k.counts.offset == TD_ABSENT; /* who takes tensors of which not all rows count is add_steps() alone */
     const bool halves = all && op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
                         op->v.dtype != TANDEM_DTYPE_F32 && p->d_pad <= 128;
-    if (p->coded)
+    if (p->coded) {
+        add_codes_of_q(p);
         return false;
+    }
     if (is_preparable(p, halves) && add_prepare(p))
         return true;
     place_chunks(&p->at, &p->k, p->tensor_scale, false);

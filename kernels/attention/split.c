@@ -102,7 +102,7 @@ static cut cut_for(const tandem_attention *op, uint32_t count)
 
 uint32_t td_attention_split(const tandem_attention *op, uint32_t count)
 {
-    if (count <= 1 || td_dtype_is_codes(op->q.dtype)) /* all scales lie behind all codes: a part is no tensor of codes */
+    if (count <= 1 || td_dtype_is_codes(op->k.dtype)) /* all scales lie behind all codes: a part is no tensor of codes */
         return 1;
     const cut c = cut_for(op, count);
     uint32_t parts_of_rows = 1;

@@ -135,7 +135,8 @@ static void random_attention(tandem_operands *operands, double left)
         op->softcap = one_in(2) ? 30 : 0;
         op->precision = op->smooth = 0;
     } else if (one_in(8)) {
-        op->q.dtype = op->k.dtype = TANDEM_DTYPE_CODES_INT8;
+        op->k.dtype = TANDEM_DTYPE_CODES_INT8;
+        op->q.dtype = one_in(2) ? op->k.dtype : random_float_dtype();
         op->v.dtype = TANDEM_DTYPE_CODES_E4M3;
         op->precision = op->lse.dtype = op->smooth = 0;
     }

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "kernels/attention/attention.h"
+#include "kernels/codes.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/kernels/kernels_util.h"
 
@@ -255,6 +256,117 @@ static void test_codes(void **state)
     }
 }
 
+/* Codes as tandem_codes_bytes() has them, with one scale, of head h of batch b of `of`, whose
+ * elements become what these say. */
+static void encode(tu_tensor *of, uint32_t b, uint32_t h, bool is_v, unsigned char *bytes)
+{
+    const uint32_t dtype = is_v ? TANDEM_DTYPE_CODES_E4M3 : TANDEM_DTYPE_CODES_INT8;
+    const uint32_t rows_pad = (of->rows + 127) / 128 * 128, d_pad = of->dim > 128 ? 256 : (of->dim + 31) / 32 * 32;
+    const size_t plane = (size_t)b * of->heads + h, count = is_v ? of->dim : of->rows;
+    unsigned char *codes = bytes + plane * rows_pad * d_pad;
+    uint64_t scales_bytes;
+    double most = 0;
+    tandem_codes_bytes(dtype, of->batch, of->heads, of->rows, of->dim, &scales_bytes);
+    float *scales = (float *)(void *)(bytes + scales_bytes) + plane * (is_v ? d_pad : rows_pad);
+    for (uint32_t r = 0; r < of->rows; r++)
+        for (uint32_t c = 0; c < of->dim; c++)
+            most = fmax(most, fabs(tu_get(of, b, h, r, c)));
+    const float scale = (float)(most / (is_v ? 1.75 : 127));
+    for (size_t i = 0; i < count; i++)
+        scales[i] = scale;
+    for (uint32_t r = 0; r < of->rows; r++)
+        for (uint32_t c = 0; c < of->dim; c++) {
+            const float x = (float)tu_get(of, b, h, r, c) / scale;
+            const uint32_t i = r % 8 / 2, j = r / 8 % 2 * 2 + r % 2; /* key 8 (j / 2) + 2 i + j % 2 */
+            const uint8_t code = is_v ? td_to_e4m3(x) : (uint8_t)(int8_t)lrintf(x);
+            codes[is_v ? (size_t)c * rows_pad + r / 16 * 16 + 4 * i + j : (size_t)r * d_pad + c] = code;
+            tu_set(of, b, h, r, c, (double)(scale * (is_v ? td_from_e4m3(code) : (float)(int8_t)code)));
+        }
+}
+
+/* In the place of a view's tensor its codes. */
+static void put_codes(ku_case *coded, ku_case *plain, uint32_t view)
+{
+    tu_tensor *of = &plain->tensors[view];
+    const bool is_v = view == TD_VIEW_V;
+    const uint32_t rows_pad = (of->rows + 127) / 128 * 128, d_pad = of->dim > 128 ? 256 : (of->dim + 31) / 32 * 32;
+    const uint32_t dtype = is_v ? TANDEM_DTYPE_CODES_E4M3 : TANDEM_DTYPE_CODES_INT8;
+    const uint64_t bytes = tandem_codes_bytes(dtype, of->batch, of->heads, of->rows, of->dim, NULL);
+    tu_tensor codes = tu_tensor_new(TANDEM_DTYPE_U8, TU_DENSE, 1, 1, 1, (uint32_t)bytes);
+    memset(codes.data, 0, codes.bytes);
+    for (uint32_t plane = 0; plane < of->batch * of->heads; plane++)
+        encode(of, plane / of->heads, plane % of->heads, is_v, codes.data);
+    codes.view = (tandem_view){.dtype = dtype, .stride_row = is_v ? rows_pad : d_pad, .stride_head = (int64_t)rows_pad * d_pad,
+                               .stride_batch = (int64_t)rows_pad * d_pad * of->heads};
+    ku_put(coded, view, codes);
+}
+
+/* Every byte of them at random, and what no scale should be: whatever O is then, nothing else was written. */
+static void spoil_codes(ku_case *coded, uint64_t seed)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -1, 0, 3e38f, 1e-45f};
+    for (uint32_t view = TD_VIEW_Q; view <= TD_VIEW_V; view++) {
+        const tu_tensor *t = &coded->tensors[view];
+        for (size_t i = 0; i + 4 <= t->bytes && td_dtype_is_codes(t->view.dtype); i += 4) {
+            const uint32_t word = (uint32_t)tu_random(&seed);
+            memcpy((char *)t->data + i, word % 3 ? (const void *)&odd[word / 3 % 7] : (const void *)&word, 4);
+        }
+    }
+}
+
+/* Codes that were there, of all three or of K and V: attention is that of what they say, with each mask. */
+static void test_codes_as_they_are(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256}, lengths[] = {1, 63, 64, 65, 100, 17, 130, 129};
+    (void)state;
+    for (uint32_t n = 0; n < 24; n++) {
+        const uint32_t kv_heads = 1 + n % 2, q_len = lengths[n % 8], kv_len = lengths[(3 * n + 2) % 8];
+        ku_case plain = make((shape){1 + n % 2, kv_heads * (1 + n / 2 % 2), kv_heads, q_len, kv_len, dims[n % 6], TANDEM_DTYPE_F32},
+                             4 * n); /* without lse and cap */
+        for (uint32_t view = TD_VIEW_K; view <= TD_VIEW_V; view++)
+            for (size_t i = 0; i < plain.tensors[view].bytes / 4; i++) {
+                float *x = (float *)plain.tensors[view].data + i;
+                *x = fabsf(*x) < 1000 ? *x : 0; /* codes of a NaN are the caller's affair */
+            }
+        if (n % 6 == 5) /* without a mask: of sm_90 other kernels */
+            for (uint32_t view = TD_VIEW_LENGTH; view <= TD_VIEW_POSITION; view++) {
+                tu_tensor_free(&plain.tensors[view]);
+                td_view_of(&td_operation_attention.layout, &plain.op, view)->dtype = TANDEM_DTYPE_NONE;
+            }
+        plain.op.attention.window = n % 6 == 5 ? 0 : plain.op.attention.window;
+        plain.op.attention.scale = 0;
+        ku_case coded = plain;
+        for (uint32_t view = n % 3 ? TD_VIEW_Q : TD_VIEW_K; view <= TD_VIEW_V; view++)
+            put_codes(&coded, &plain, view);
+        coded.op.attention.precision = n % 2 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_AUTO;
+        coded.op.attention.granularity = n % 4 ? 0 : n / 4;
+        plain.op.attention.precision = TANDEM_PRECISION_8B; /* for its bounds */
+        for (size_t m = 0; m <= EM_MODULES; m++) {
+            em_module *on = m ? &em_modules[m - 1] : NULL;
+            if (on && (on->sm < 89 || (m + n) % 2))
+                continue;
+            ku_run_on(&coded, on, td_target_for_sm(on ? on->sm : 0), 1);
+            check_values(&plain);
+            if (n % 6 == 5 && on) {
+                ku_run_on(&coded, on, td_target_for_stream(on->sm), 1);
+                check_values(&plain);
+            }
+        }
+        spoil_codes(&coded, n);
+        for (size_t m = 0; m <= EM_MODULES; m++) {
+            em_module *on = m ? &em_modules[m - 1] : NULL;
+            if (on && (on->sm < 89 || (m + n) % 4))
+                continue;
+            ku_run_on(&coded, on, td_target_for_sm(on ? on->sm : 0), 1);
+            assert_int_equal(tu_spoilt(&coded.tensors[TD_VIEW_O]), 0);
+        }
+        for (uint32_t view = TD_VIEW_Q; view <= TD_VIEW_V; view++)
+            if (coded.tensors[view].data != plain.tensors[view].data)
+                tu_tensor_free(&coded.tensors[view]);
+        ku_free(&plain);
+    }
+}
+
 /* Lengths around those of tiles and steps, in blocks of 16 rows, and of 64 as where those are many. */
 static void test_tiles(void **state)
 {
@@ -391,6 +503,7 @@ static void test_every_entry_was_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),     cmocka_unit_test(test_codes),
+                                       cmocka_unit_test(test_codes_as_they_are),
                                        cmocka_unit_test(test_tiles),      cmocka_unit_test(test_padded_dims),
                                        cmocka_unit_test(test_long),       cmocka_unit_test(test_not_finite),
                                        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_every_entry_was_run)};

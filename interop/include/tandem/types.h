@@ -168,8 +168,8 @@ typedef enum tandem_granularity {
  * kv_len on to all. So rows whose keys a cache has, with others before and behind them, see what is before them. causal is 0 then.
  * window: with causal or position a row attends only to the last `window` keys up to its own: to key j if j > its own - window.
  * softcap: scale * Q K^T becomes softcap * tanh(scale * Q K^T / softcap), before a bias is added.
- * With any of these AUTO is F16, whose smooth is DEFAULT or NONE, and for which on a GPU q, k and v must all be F16, or all BF16; codes
- * are UNSUPPORTED. 8B and 4B make codes, means and scales of those keys alone that length and the largest position let count; a bias
+ * With any of these AUTO is F16 (of codes 8B), whose smooth is DEFAULT or NONE, and for which on a GPU q, k and v must all be F16, or
+ * all BF16. 8B and 4B make codes, means and scales of those keys alone that length and the largest position let count; a bias
  * that is -inf hides keys from rows, not from scales. What smoothing K takes off a row's scores is put back before a softcap.
  * A NaN or Inf in a row of Q makes that row of O NaN; one in a row of K or V makes NaN those rows of O that
  * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
@@ -192,8 +192,9 @@ typedef struct tandem_attention {
     uint32_t window;      /* keys; 0: all */
 } tandem_attention;
 
-/* Q, K and V that are quantised already, as a projection's epilogue can write them: attention without its prologue.
- * All three of them, or none; precision AUTO or 8B, smooth DEFAULT or NONE, lse not wanted. Rows are padded to
+/* Q, K and V that are quantised already, as a projection's epilogue can write them, or a cache keeps them: attention without its
+ * prologue. All three of them, or K and V alone, whose Q becomes codes by `granularity` first; precision AUTO or 8B, smooth DEFAULT
+ * or NONE, lse not wanted, and no softcap, as only who knows what was subtracted from K can say what scores were. Rows are padded to
  * rows_pad, a multiple of 128, channels to dim_pad: 32, 64, 96, 128 or 256. A view's codes are followed by its scales, which
  * begin at the next multiple of 256 bytes:
  *
@@ -205,8 +206,10 @@ typedef struct tandem_attention {
  *          float32 scales [batch][heads][dim_pad]: a channel's value is code * scale
  *
  * (heads: kv_heads for k and v.) Codes and scales of padding are 0. Rows that share a scale are those of `granularity`; each
- * has it all the same. A scale of NaN says that a row of Q is not finite, or a key in K or V. From K the caller has
- * subtracted what it wants, for softmax does not notice one vector subtracted from all keys: best their mean.
+ * has it all the same. A scale of NaN says that a row of Q is not finite, or a key in K or V: so is O then, where a row attends to
+ * that key. Nobody checks codes and scales: of scales below 0 or infinite, and of other bytes, rows of O become some numbers, or none,
+ * and nothing else happens. From K the caller has subtracted what it wants, for softmax does not notice one vector subtracted from
+ * all keys: best their mean.
  *
  * offset_bytes is a multiple of 256, and the mem begins at a multiple of 16. Strides are those of the codes: stride_row dim_pad for q and k, rows_pad for v (of
  * channels); stride_head rows_pad * dim_pad; stride_batch as many heads' of that.

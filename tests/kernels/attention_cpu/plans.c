@@ -59,8 +59,9 @@ static void test_check(void **state)
     BAD(op.q.dtype = 0, "attention.q.dtype is 0");
     BAD(op.k.dtype = 6, "attention.k.dtype is 6");
     BAD(op.o.dtype = 4, "attention.o.dtype is 4; it must be 1 (f16)");
-    BAD(op.k.dtype = TANDEM_DTYPE_CODES_INT8, "attention.q.dtype is 1; where q, k or v is codes it must be 4");
-    BAD(op.q.dtype = op.k.dtype = TANDEM_DTYPE_CODES_INT8, "attention.q.stride_head is 6400; for codes of this shape it must be 8192");
+    BAD(op.k.dtype = TANDEM_DTYPE_CODES_INT8, "attention.v.dtype is 1; where q, k or v is codes it must be 5");
+    BAD(op.q.dtype = TANDEM_DTYPE_CODES_INT8, "attention.k.dtype is 1; where q, k or v is codes it must be 4");
+    BAD(op.q.dtype = op.k.dtype = TANDEM_DTYPE_CODES_INT8; op.v.dtype = 5, "attention.q.stride_head is 6400; for codes of this shape it must be 8192");
     op = good_op();
     CODED;
     assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_OK);
@@ -71,6 +72,8 @@ static void test_check(void **state)
     BAD(CODED; op.k.stride_batch = 0, "attention.k.stride_batch is 0; for codes of this shape it must be 73728");
     BAD(CODED; op.k.offset_bytes = 128, "attention.k.offset_bytes is 128; for codes it must be a multiple of 256");
     BAD(CODED; op.lse.dtype = 3, "attention.lse.dtype is 3; of codes");
+    BAD(CODED; op.q.dtype = 5, "attention.q.dtype is 5; where q, k or v is codes it must be 4, or none of codes");
+    BAD(CODED; op.softcap = 1, "attention.softcap is 1.000000; of codes, whose mean nobody knows, it must be 0");
     BAD(CODED; op.smooth = TANDEM_SMOOTH_K, "attention.smooth is 4; codes are smoothed already");
     BAD(CODED; op.precision = TANDEM_PRECISION_4B, "attention.precision is 3; for codes it must be 0");
     BAD(CODED; op.precision = TANDEM_PRECISION_F16, "attention.precision is 1; for codes it must be 0");
