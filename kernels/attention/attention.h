@@ -16,13 +16,20 @@ static inline const tandem_operands *td_operands_of(const tandem_attention *op)
 }
 
 /* Its views, in this order. */
-enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_LENGTH, TD_VIEW_BIAS, TD_VIEW_POSITION, TD_VIEW_COUNT };
+enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_LENGTH, TD_VIEW_BIAS, TD_VIEW_POSITION,
+       TD_VIEW_Q_START, TD_VIEW_K_START, TD_VIEW_SINK, TD_VIEW_COUNT };
 
-/* Whether keys have lengths, scores a bias or a cap, or rows positions or windows. */
+/* Whether rows of Q, keys of K and V lie one sequence behind the other. */
+static inline bool td_attention_has_starts(const tandem_attention *op)
+{
+    return op->q_start.dtype != TANDEM_DTYPE_NONE || op->k_start.dtype != TANDEM_DTYPE_NONE;
+}
+
+/* Whether keys have lengths, scores a bias or a cap, rows positions or windows, batches starts, or heads a sink. */
 static inline bool td_attention_is_masked(const tandem_attention *op)
 {
     return op->length.dtype != TANDEM_DTYPE_NONE || op->bias.dtype != TANDEM_DTYPE_NONE || op->position.dtype != TANDEM_DTYPE_NONE ||
-           op->softcap > 0 || op->window;
+           op->softcap > 0 || op->window || td_attention_has_starts(op) || op->sink.dtype != TANDEM_DTYPE_NONE;
 }
 
 /* Where the intermediates of an attention plan lie in its scratch, for tests and for `tandem attend --codes`.

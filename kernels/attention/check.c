@@ -50,6 +50,34 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
     if (op->softcap > 0)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                       "attention.softcap is %f; of codes, whose mean nobody knows, it must be 0", (double)op->softcap);
+    if (op->sink.dtype != TANDEM_DTYPE_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.sink.dtype is %" PRIu32 "; of codes, whose mean nobody knows, it must be 0", op->sink.dtype);
+    if (td_attention_has_starts(op))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "attention.k.dtype is %" PRIu32 "; with q_start or k_start it must not be codes, which lie by batch", op->k.dtype);
+    return TANDEM_OK;
+}
+
+/* Rows of all sequences are as many as `total` says, where there are starts. */
+static tandem_status check_starts(const tandem_attention *op, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name, *start;
+        uint32_t dtype, total;
+    } of[2] = {{"q_total", "q_start", op->q_start.dtype, op->q_total}, {"kv_total", "k_start", op->k_start.dtype, op->kv_total}};
+    for (int i = 0; i < 2; i++) {
+        if (of[i].dtype == TANDEM_DTYPE_NONE && of[i].total)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is %" PRIu32 "; without %s it must be 0", of[i].name,
+                           of[i].total, of[i].start);
+        const tandem_status status =
+            of[i].dtype == TANDEM_DTYPE_NONE ? TANDEM_OK : td_check_size("attention", of[i].name, of[i].total, why, why_bytes);
+        if (status != TANDEM_OK)
+            return status;
+    }
+    if (op->k_start.dtype != TANDEM_DTYPE_NONE && op->length.dtype != TANDEM_DTYPE_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.length.dtype is %" PRIu32 "; with k_start it must be 0",
+                       op->length.dtype);
     return TANDEM_OK;
 }
 
@@ -68,7 +96,7 @@ static tandem_status check_masked(const tandem_attention *op, char *why, size_t 
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.causal is %" PRIu32 "; with position it must be 0", op->causal);
     if (op->smooth > TANDEM_SMOOTH_NONE && op->precision <= TANDEM_PRECISION_F16)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.smooth is %" PRIu32 "; with length, bias, position, window or softcap it must be 0 or 1, or precision, which "
+                       "attention.smooth is %" PRIu32 "; with length, bias, position, window, softcap, start or sink it must be 0 or 1, or precision, which "
                        "is %" PRIu32 ", 2 (8b) or 3 (4b)", op->smooth, op->precision);
     return TANDEM_OK;
 }
@@ -125,10 +153,12 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     if (!isfinite(op->scale))
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.scale is %f; it must be finite", (double)op->scale);
 
+    status = check_starts(op, why, why_bytes);
     for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
         const uint32_t dtypes = i == TD_VIEW_LSE ? TD_DTYPES(TANDEM_DTYPE_F32)
-                                : i == TD_VIEW_LENGTH || i == TD_VIEW_POSITION ? TD_DTYPES(TANDEM_DTYPE_I32)
-                                : i == TD_VIEW_O || i == TD_VIEW_BIAS ? TD_DTYPES_FLOAT
+                                : i == TD_VIEW_LENGTH || i == TD_VIEW_POSITION || i == TD_VIEW_Q_START || i == TD_VIEW_K_START
+                                    ? TD_DTYPES(TANDEM_DTYPE_I32)
+                                : i == TD_VIEW_O || i == TD_VIEW_BIAS || i == TD_VIEW_SINK ? TD_DTYPES_FLOAT
                                                                      : TD_DTYPES_FLOAT | TD_DTYPES_CODES;
         status = td_check_view(&td_operation_attention.layout, td_operands_of(op), i, dtypes, why, why_bytes);
     }

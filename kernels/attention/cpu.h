@@ -74,6 +74,8 @@ void td_fast_attn_8b(const void *params, const td_block *at);
 void td_fast_attn_f16(const void *params, const td_block *at);
 void td_fast_attn_masked(const void *params, const td_block *at);
 void td_fast_attn_masked_codes(const void *params, const td_block *at);
+void td_cpu_attn_spans(const void *params, const td_block *at);
+void td_cpu_attn_unspanned(const void *params, const td_block *at);
 void td_cpu_attn_masked_keys(const void *params, const td_block *at);
 
 /* D = A B + C of one element, as the accumulator's tensor core rounds it; a and b are 32 E4M3 codes in MMA order. */

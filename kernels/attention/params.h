@@ -136,16 +136,44 @@
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
 
-/* Kernel `attn_masked_keys`: how many of a batch's keys count where lengths or positions say so, those before it that some row may
- * attend to. Of what comes below, where it has `counts`, of [batch], rows of K and V from there on do not exist: they are not
- * read, and chunks that begin there are left as they are. Grid x: batch. */
+/* Rows of a batch: those before `end`, from `first` on. */
+typedef struct td_span {
+    int32_t first, end;
+} td_span;
+
+/* Kernel `attn_spans`: spans of batches, of [batch], whose rows lie one behind the other; starts come from memory that clients write.
+ * With c(i) the largest of start[0 .. i], at least 0 and at most total, that of batch b is c(b) to c(b + 1) - 1, of which `most` at
+ * most count. So spans rise, and are the same for all that comes behind. Grid x: 1. */
+typedef struct td_params_attention_spans {
+    const uint32_t *cancel;
+    const int32_t *start[2]; /* of q, of keys; or NULL */
+    td_span *spans[2];
+    uint32_t total[2], most[2];
+    uint32_t batch, reserved;
+} td_params_attention_spans;
+
+/* Kernel `attn_unspanned`: rows of o, and of lse, that are no span's become 0, and -inf. Grid x: batch * heads + head; each has those
+ * behind its batch's span, the first batch those before its own, too. */
+typedef struct td_params_attention_unspanned {
+    const uint32_t *cancel;
+    const td_span *spans;
+    td_tensor o; /* rows: of all; stride_batch 0 */
+    float *lse;  /* or NULL */
+    td_strides lse_at;
+    uint32_t batch, reserved;
+} td_params_attention_unspanned;
+
+/* Kernel `attn_masked_keys`: which of a batch's keys count where lengths or positions say so, from its first one on those that some
+ * row may attend to. Of what comes below, where it has `spans`, of [batch], other rows do not exist: they are not read, and chunks
+ * of 128 rows of a span that begin behind it are left as they are. Codes of a span begin where those of its batch do. Grid x: batch. */
 typedef struct td_params_attention_keys {
     const uint32_t *cancel;
     const int32_t *length; /* or NULL */
     int64_t length_stride; /* of a batch */
     const int32_t *position; /* or NULL */
     td_strides position_at;
-    int32_t *counts;
+    const td_span *q_spans, *k_spans; /* or NULL: rows, keys */
+    td_span *spans;
     uint32_t rows, keys; /* of positions; all */
 } td_params_attention_keys;
 
@@ -156,7 +184,7 @@ typedef struct td_params_mean_partial {
     td_tensor x;
     float *partial;
     uint32_t chunks, d_pad;
-    const int32_t *counts; /* or NULL */
+    const td_span *spans; /* or NULL */
 } td_params_mean_partial;
 
 /* Kernel `mean_final`: mean[bh][d_pad] from the partial sums. Grid x: bh. */
@@ -166,7 +194,7 @@ typedef struct td_params_mean_final {
     float *mean;
     uint32_t chunks, d_pad, rows;
     uint32_t heads; /* of x */
-    const int32_t *counts; /* or NULL; of no rows the mean is 0 */
+    const td_span *spans; /* or NULL; of no rows the mean is 0 */
 } td_params_mean_final;
 
 /* Kernel `amax_partial`: per chunk of 128 rows, amax[bh][chunks][d_pad] = max over rows of |finite(x) - mean|, and
@@ -179,7 +207,7 @@ typedef struct td_params_amax_partial {
     float *amax, *flag;
     uint32_t chunks, d_pad, rows_pad;
     uint32_t own_mean; /* 1: subtract the chunk's own mean instead, computed as quant_qk's block_mean (smooth Q) */
-    const int32_t *counts; /* or NULL */
+    const td_span *spans; /* or NULL */
 } td_params_amax_partial;
 
 /* Kernel `quant_qk`: codes and scales of 128 rows of Q or K. Grid x: bh * chunks + chunk.
@@ -206,7 +234,7 @@ typedef struct td_params_quant_qk {
     uint32_t granularity; /* tandem_granularity, not DEFAULT */
     uint32_t is_k;        /* K's grouping, not Q's */
     uint32_t lse_heads;   /* kv heads, for lse_mean */
-    const int32_t *counts; /* of K, or NULL */
+    const td_span *spans; /* of K, or NULL */
 } td_params_quant_qk;
 
 /* Kernel `quant_v`: V codes, transposed. Grid x: bhk * chunks + chunk (chunks of 128 keys).
@@ -222,7 +250,7 @@ typedef struct td_params_quant_v {
     float *scale;
     void *codes;
     uint32_t chunks, d_pad, kv_pad, mode;
-    const int32_t *counts; /* or NULL */
+    const td_span *spans; /* or NULL */
 } td_params_quant_v;
 
 /* Kernel `delta_s` (smooth Q): delta[bh][q_blocks][kv_pad] = q_mean(block) . (finite(k) - k_mean), fma chain over channels in
@@ -235,7 +263,7 @@ typedef struct td_params_delta_s {
     const float *q_mean, *k_mean;
     float *delta;
     uint32_t heads, q_blocks, chunks, d_pad, kv_pad, each;
-    const int32_t *counts; /* or NULL */
+    const td_span *spans; /* or NULL */
 } td_params_delta_s;
 
 /* Kernels `stats` and `quantise`: the whole prologue in two launches, of fp16 or bf16 tensors with d_pad up to 128, for int8
@@ -357,8 +385,8 @@ typedef struct td_params_attention {
 
 /* Kernels `attn_masked_f16` and `attn_masked_bf16` (GPU entries with _d32 _d64 _d96 _d128 _d256 behind), of tensors of that type as
  * they lie in memory, and the CPU's `attn_masked`, of any: keys from a batch's length on do not count, a bias is added to
- * scores, which may be -inf, and a row attends to no key behind its position. All come from memory that clients write: lengths and
- * positions are clamped. Grid x: (batch * heads + head) * tiles + tile, tiles of so many rows. */
+ * scores, which may be -inf, a row attends to no key behind its position, and a head's sink is in the sum that P is divided by. All come
+ * from memory that clients write: lengths and positions are clamped. Grid x: (batch * heads + head) * tiles + tile, tiles of so many rows. */
 #define TD_MASKED_ROWS 64u
 #define TD_MASKED_KEYS(d_pad) ((d_pad) <= 64u ? 64u : (d_pad) <= 128u ? 32u : 16u) /* a step */
 #define TD_MASKED_SHARED_BYTES(d_pad) (8u * TD_MASKED_KEYS(d_pad) * ((d_pad) + 9u))
@@ -383,12 +411,18 @@ typedef struct td_params_attention_masked {
     uint32_t causal;
     uint32_t window; /* keys that a row attends to at most, its own the last; 0: all */
     float softcap;   /* of scores in base 2; 0: none */
+    const td_span *q_spans; /* of rows of q, o, lse and positions, whose stride_batch is 0 then; or NULL: all */
+    const td_span *k_spans; /* of keys, likewise; of codes only how many they are counts */
+    const void *sink;       /* a head's logit of no key, or NULL */
+    int64_t sink_stride;    /* of a head */
+    uint32_t sink_dtype;    /* F16, BF16 or F32 */
+    uint32_t counts_by_span; /* with a causal mask, or a window, a batch's keys are those of its span; else `keys` */
 } td_params_attention_masked;
 
 /* The same on codes: kernels `attn_masked_8b_fp8`, `attn_masked_8b_f16`, `attn_masked_4b_fp8`, `attn_masked_4b_f16` (GPU entries with
  * _d32 _d64 _d96 _d128 _d256 behind), which are attn_8b_fp8 and so on with a mask, and the CPU's `attn_masked_codes`. `of` has no
  * mask of its own; of `mask` q, k and v say shapes alone. With a cap lse_bias, what smoothing K took off a row's scores, is there
- * whether there is an lse or not, and is put back before the cap. */
+ * whether there is an lse or not, and is put back before the cap; with a sink it is there, too, and is taken off that; of V's mean O has the keys' share. */
 typedef struct td_params_attention_masked_codes {
     td_params_attention of;
     td_params_attention_masked mask;

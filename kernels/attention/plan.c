@@ -116,7 +116,7 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
     p->packed = is_4b && p->at.is_gpu && (native_int4 || td_options_of(target).int4);
     p->tensor_scale = !p->qk_f16 && p->granularity == TANDEM_GRANULARITY_TENSOR;
     p->wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
-    p->wants_bias = (p->wants_lse || op->softcap > 0) && p->smooth_k;
+    p->wants_bias = (p->wants_lse || op->softcap > 0 || op->sink.dtype != TANDEM_DTYPE_NONE) && p->smooth_k;
     p->d_pad = td_pad_dim(op->head_dim);
     p->qk_row_bytes = p->qk_f16 ? 2 * p->d_pad : p->packed ? TD_PACKED_ROW_BYTES(p->d_pad) : p->d_pad;
     p->scale = op->scale != 0 ? op->scale : (float)(1 / sqrt((double)op->head_dim));
@@ -139,20 +139,22 @@ static td_operand make_operand(td_planning *p, uint32_t view, const tandem_view 
     const tandem_attention *op = p->op;
     const uint32_t chunks = (rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     const td_place none = {TD_ABSENT, 0};
-    p->at.extent_bytes[view] = td_view_extent_bytes(of, op->batch, heads, rows, op->head_dim);
+    td_tensor tensor = td_tensor_of(of, heads, rows, op->head_dim);
+    if ((view == TD_VIEW_Q ? op->q_start : op->k_start).dtype != TANDEM_DTYPE_NONE)
+        tensor.stride_batch = 0; /* spans say where a batch begins */
     return (td_operand){.view = view,
                         .rows_pad = chunks * TD_TILE_ROWS,
                         .chunks = chunks,
                         .d_pad = p->d_pad,
                         .planes = (uint64_t)op->batch * heads,
-                        .tensor = td_tensor_of(of, heads, rows, op->head_dim),
+                        .tensor = tensor,
                         .partial = none,
                         .mean = none,
                         .amax = none,
                         .flag = none,
                         .codes = none,
                         .scale = none,
-                        .counts = none};
+                        .spans = none};
 }
 
 static void use_views(td_planning *p)
@@ -161,11 +163,7 @@ static void use_views(td_planning *p)
     p->q = make_operand(p, TD_VIEW_Q, &op->q, op->heads, op->q_len);
     p->k = make_operand(p, TD_VIEW_K, &op->k, op->kv_heads, op->kv_len);
     p->v = make_operand(p, TD_VIEW_V, &op->v, op->kv_heads, op->kv_len);
-    p->at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
-    p->at.extent_bytes[TD_VIEW_LSE] = p->wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
-    p->at.extent_bytes[TD_VIEW_LENGTH] = td_view_extent_bytes(&op->length, op->batch, 1, 1, 1);
-    p->at.extent_bytes[TD_VIEW_BIAS] = td_view_extent_bytes(&op->bias, op->batch, op->heads, op->q_len, op->kv_len);
-    p->at.extent_bytes[TD_VIEW_POSITION] = td_view_extent_bytes(&op->position, op->batch, 1, op->q_len, 1);
+    td_build_extents(&p->at, &td_operation_attention.layout, td_operands_of(op));
     p->q_mean = p->delta = p->lse_bias = p->dump_s = p->dump_p = p->dump_r = (td_place){TD_ABSENT, 0};
 }
 
@@ -402,6 +400,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
 
     const td_kernel *direct =
         p.qk_f16 ? td_direct_kernel(op, target, p.at.cubin, p.sm, p.smooth, p.scale) : NULL;
+    if (td_attention_has_starts(op))
+        td_add_spans(&p);
     if (td_attention_is_masked(op) && p.qk_f16) {
         step_keys = 0;
         status = td_add_masked(&p, why, why_bytes);
@@ -420,6 +420,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         add_attention(&p, &l, &to, prepared);
         step_keys = l.wgmma ? TD_HOPPER_SUM_KEYS(p.d_pad) : TD_TILE_KEYS;
     }
+    if (op->q_start.dtype != TANDEM_DTYPE_NONE)
+        td_add_unspanned(&p);
     td_build_outputs(&p.at, target, &td_operation_attention.layout, td_operands_of(op), p.out, 2);
     status = end_plan(&p, why, why_bytes);
     if (status == TANDEM_OK && layout)

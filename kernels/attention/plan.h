@@ -83,7 +83,7 @@ typedef struct td_operand {
     uint32_t view, rows_pad, chunks, d_pad;
     uint64_t planes; /* batch * its heads */
     td_tensor tensor;
-    td_place partial, mean, amax, flag, codes, scale, counts; /* counts: of rows, by batch; absent: all count */
+    td_place partial, mean, amax, flag, codes, scale, spans; /* spans: of rows, by batch; absent: all count */
 } td_operand;
 
 typedef struct td_planning {
@@ -126,6 +126,9 @@ uint32_t td_add_direct(td_planning *p, const td_kernel *kernel);
 
 /* masked.c: the record of attention with lengths of keys, a bias, or positions of rows. UNSUPPORTED with the reason where there is no kernel. */
 tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes);
+/* Where batches have starts: before all, spans of rows and keys; behind all, what is no row's of the output. */
+void td_add_spans(td_planning *p);
+void td_add_unspanned(td_planning *p);
 /* The same on codes: before the prologue, how many keys count; behind it, attention, of which `attention` has what it has without a
  * mask. */
 void td_add_masked_keys(td_planning *p);

@@ -50,14 +50,14 @@ static void add_mean(td_builder *at, td_operand *x)
     const td_params_mean_partial partial = {.x = x->tensor, .chunks = x->chunks, .d_pad = x->d_pad};
     record = td_build_record(at, &kernel_mean_partial, x->planes * x->chunks, &partial, sizeof partial);
     td_build_view(at, record, TD_READ, AT(mean_partial, x.data), x->view);
-    td_build_scratch(at, record, TD_READ, AT(mean_partial, counts), x->counts);
+    td_build_scratch(at, record, TD_READ, AT(mean_partial, spans), x->spans);
     td_build_scratch(at, record, TD_WRITE, AT(mean_partial, partial), x->partial);
 
     const td_params_mean_final final = {
         .chunks = x->chunks, .d_pad = x->d_pad, .rows = x->tensor.rows, .heads = x->tensor.heads};
     record = td_build_record(at, &kernel_mean_final, x->planes, &final, sizeof final);
     td_build_scratch(at, record, TD_READ, AT(mean_final, partial), x->partial);
-    td_build_scratch(at, record, TD_READ, AT(mean_final, counts), x->counts);
+    td_build_scratch(at, record, TD_READ, AT(mean_final, spans), x->spans);
     td_build_scratch(at, record, TD_WRITE, AT(mean_final, mean), x->mean);
 }
 
@@ -68,7 +68,7 @@ static void add_amax(td_builder *at, const td_operand *x, bool own_mean)
     td_record *record = td_build_record(at, &kernel_amax_partial, x->planes * x->chunks, &amax, sizeof amax);
     td_build_view(at, record, TD_READ, AT(amax_partial, x.data), x->view);
     td_build_scratch(at, record, TD_READ, AT(amax_partial, mean), x->mean);
-    td_build_scratch(at, record, TD_READ, AT(amax_partial, counts), x->counts);
+    td_build_scratch(at, record, TD_READ, AT(amax_partial, spans), x->spans);
     td_build_scratch(at, record, TD_WRITE, AT(amax_partial, amax), x->amax);
     td_build_scratch(at, record, TD_WRITE, AT(amax_partial, flag), x->flag);
 }
@@ -276,7 +276,7 @@ static void add_quant_qk(td_planning *p, const td_operand *x, bool is_k)
                                       .lse_heads = is_k ? 0 : p->op->kv_heads};
     td_record *record = td_build_record(&p->at, &kernel_quant_qk, x->planes * x->chunks, &quant, sizeof quant);
     td_build_view(&p->at, record, TD_READ, AT(quant_qk, x.data), x->view);
-    td_build_scratch(&p->at, record, TD_READ, AT(quant_qk, counts), x->counts);
+    td_build_scratch(&p->at, record, TD_READ, AT(quant_qk, spans), x->spans);
     if (is_k) {
         td_build_scratch(&p->at, record, TD_READ, AT(quant_qk, mean), x->mean);
         td_build_scratch(&p->at, record, TD_READ, AT(quant_qk, flag), p->v.flag);
@@ -299,7 +299,7 @@ static void add_quant_v(td_planning *p)
         .x = v->tensor, .chunks = v->chunks, .d_pad = p->d_pad, .kv_pad = v->rows_pad, .mode = p->v_f16};
     td_record *record = td_build_record(&p->at, &kernel_quant_v, v->planes * v->chunks, &quant, sizeof quant);
     td_build_view(&p->at, record, TD_READ, AT(quant_v, x.data), TD_VIEW_V);
-    td_build_scratch(&p->at, record, TD_READ, AT(quant_v, counts), v->counts);
+    td_build_scratch(&p->at, record, TD_READ, AT(quant_v, spans), v->spans);
     td_build_scratch(&p->at, record, TD_READ, AT(quant_v, mean), v->mean);
     td_build_scratch(&p->at, record, TD_READ, AT(quant_v, amax), v->amax);
     td_build_scratch(&p->at, record, TD_WRITE, AT(quant_v, scale), v->scale);
@@ -337,7 +337,7 @@ static void add_delta_s(td_planning *p)
     td_record *record =
         td_build_record(&p->at, &kernel_delta_s, p->q.planes * groups * delta_s.chunks, &delta_s, sizeof delta_s);
     td_build_view(&p->at, record, TD_READ, AT(delta_s, k.data), TD_VIEW_K);
-    td_build_scratch(&p->at, record, TD_READ, AT(delta_s, counts), p->k.counts);
+    td_build_scratch(&p->at, record, TD_READ, AT(delta_s, spans), p->k.spans);
     td_build_scratch(&p->at, record, TD_READ, AT(delta_s, q_mean), p->q_mean);
     td_build_scratch(&p->at, record, TD_READ, AT(delta_s, k_mean), p->k.mean);
     td_build_scratch(&p->at, record, TD_WRITE, AT(delta_s, delta), p->delta);
@@ -365,7 +365,7 @@ static bool is_preparable(const td_planning *p, bool halves)
 bool td_add_prologue(td_planning *p)
 {
     const tandem_attention *op = p->op;
-    const bool all = p->k.counts.offset == TD_ABSENT; /* who takes tensors of which not all rows count is add_steps() alone */
+    const bool all = p->k.spans.offset == TD_ABSENT && p->q.spans.offset == TD_ABSENT; /* who takes tensors of which not all rows count is add_steps() alone */
     const bool halves = all && op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
                         op->v.dtype != TANDEM_DTYPE_F32 && p->d_pad <= 128;
     if (p->coded) {

@@ -33,7 +33,8 @@ static double work_of(const tandem_attention *op, uint32_t last_keys)
 
 td_cost td_attention_cost(const tandem_attention *op, uint32_t last_keys)
 {
-    const double each = 4e-6 * op->batch * op->heads * op->head_dim;
+    const double rows = (double)op->batch * op->q_len; /* and of those that lie one behind the other there are as many as that */
+    const double each = 4e-6 * op->batch * op->heads * op->head_dim * (op->q_total && op->q_total < rows ? op->q_total / rows : 1);
     return (td_cost){each * pairs_of(op, last_keys), each * work_of(op, last_keys)};
 }
 
@@ -78,10 +79,12 @@ static cut cut_for(const tandem_attention *op, uint32_t count)
     const uint32_t group = op->heads / op->kv_heads;
     const uint64_t planes = (uint64_t)op->batch * op->heads;
     cut c = {.batches = 1, .heads = op->heads, .parts_of_heads = 1, .whole_groups = true, .work = INFINITY};
-    if (count <= op->batch)
+    if (td_attention_has_starts(op)) /* which say of all batches together where each begins: heads alone are parts */
+        c.batches = op->batch;
+    else if (count <= op->batch)
         c.batches = op->batch / count;
     c.parts_of_batches = divided_up(op->batch, c.batches);
-    const uint32_t per_batch = divided_up(count, op->batch);
+    const uint32_t per_batch = divided_up(count, td_attention_has_starts(op) ? 1 : op->batch);
     if (per_batch <= 1)
         return c;
     if (per_batch <= op->kv_heads) {
@@ -95,7 +98,8 @@ static cut cut_for(const tandem_attention *op, uint32_t count)
     if (!c.heads)
         c.heads = 1;
     c.parts_of_heads = op->kv_heads * divided_up(group, c.heads);
-    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR && !counts_by_rows(op))
+    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR && !counts_by_rows(op) &&
+        !td_attention_has_starts(op))
         c.work = work_of(op, 0) * (double)planes / count;
     return c;
 }
@@ -141,6 +145,7 @@ uint32_t td_attention_part(const tandem_attention *op, uint32_t count, td_part_a
     move(&out->length, batch, 0, 0);
     move(&out->bias, batch, head, row);
     move(&out->position, batch, 0, row);
+    move(&out->sink, 0, head, 0);
     move(&out->k, batch, head / group, 0);
     move(&out->v, batch, head / group, 0);
     at->row = end < op->q_len ? end : 0;

@@ -28,5 +28,7 @@ td_written td_place_output(td_planning *p)
     to.o.stride_batch = p->out[0].at.stride_batch;
     to.o.stride_head = p->out[0].at.stride_head;
     to.o.stride_row = p->out[0].at.stride_row;
+    if (op->q_start.dtype != TANDEM_DTYPE_NONE) /* spans say where a batch begins */
+        to.o.stride_batch = to.lse_stride_batch = 0;
     return to;
 }

@@ -134,6 +134,11 @@ static void random_attention(tandem_operands *operands, double left)
         op->window = op->causal && one_in(2) ? 1 + below(1u << 20) : 0;
         op->softcap = one_in(2) ? 30 : 0;
         op->precision = op->smooth = 0;
+        op->sink.dtype = one_in(2) ? random_float_dtype() : TANDEM_DTYPE_NONE;
+        op->q_start.dtype = one_in(3) ? TANDEM_DTYPE_I32 : TANDEM_DTYPE_NONE;
+        op->q_total = op->q_start.dtype ? op->q_len + below(100) : 0;
+        op->k_start.dtype = !op->length.dtype && one_in(2) ? TANDEM_DTYPE_I32 : TANDEM_DTYPE_NONE;
+        op->kv_total = op->k_start.dtype ? op->kv_len + below(100) : 0;
     } else if (one_in(8)) {
         op->k.dtype = TANDEM_DTYPE_CODES_INT8;
         op->q.dtype = one_in(2) ? op->k.dtype : random_float_dtype();

@@ -1,4 +1,5 @@
-/* Attention with lengths of keys, a bias, a cap, positions of rows and windows, against float64: on the CPU in each instruction set, and the CUDA kernels on the
+/* Attention with lengths of keys, a bias, a cap, positions of rows, windows, sequences one behind the other and sinks, against float64:
+ * on the CPU in each instruction set, and the CUDA kernels on the
  * emulator; in parts with the bits of the whole.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -31,7 +32,41 @@ static void fill_bias(tu_tensor *bias, uint64_t seed)
 
 typedef struct shape {
     uint32_t batch, heads, kv_heads, q_len, kv_len, head_dim, dtype;
+    uint32_t q_total, kv_total; /* of sequences one behind the other, or 0 */
+    bool sink;
 } shape;
+
+/* What a start counts as: the largest up to it, within 0 and `total`. */
+static uint32_t start_of(const tu_tensor *start, uint32_t b, uint32_t total)
+{
+    double most = 0;
+    for (uint32_t i = 0; i <= b; i++)
+        most = fmax(most, tu_get(start, 0, 0, 0, i));
+    return (uint32_t)fmin(most, total);
+}
+
+/* Rows of q, or keys, of batch b, and where they are: in batch *in from row *first on. */
+static uint32_t rows_of(const ku_case *it, bool of_keys, uint32_t b, uint32_t *in, uint32_t *first)
+{
+    const tandem_attention *op = &it->op.attention;
+    const tu_tensor *start = &it->tensors[of_keys ? TD_VIEW_K_START : TD_VIEW_Q_START];
+    const uint32_t most = of_keys ? op->kv_len : op->q_len, total = of_keys ? op->kv_total : op->q_total;
+    *in = start->data ? 0 : b;
+    *first = start->data ? start_of(start, b, total) : 0;
+    return start->data ? (uint32_t)fmin(start_of(start, b + 1, total) - *first, most) : most;
+}
+
+/* Some rise, some are the same, fall, or are too large; the first rows are none's, some sequences are longer than `most`. */
+static tu_tensor make_starts(uint32_t batch, uint32_t total, uint32_t most, uint32_t n)
+{
+    tu_tensor start = tu_tensor_new(TANDEM_DTYPE_I32, TU_DENSE, 1, 1, 1, batch + 1);
+    double at = n % 3;
+    for (uint32_t b = 0; b <= batch; b++) {
+        tu_set(&start, 0, 0, 0, b, n % 7 == 3 && b == 2 ? INT32_MIN : n % 5 == 4 && b == batch ? INT32_MAX : at);
+        at = fmin(at + (double)((b + n) % 3 ? most - (b + n) % 2 * (most / 3) + (n % 4 == 1) : b % 2), total);
+    }
+    return start;
+}
 
 /* Keys of a batch from row `from` on: every third one with numbers that would spoil the scales of others. */
 static void spoil(tu_tensor *k, tu_tensor *v, uint32_t b, uint32_t from)
@@ -43,20 +78,39 @@ static void spoil(tu_tensor *k, tu_tensor *v, uint32_t b, uint32_t from)
         }
 }
 
+/* Keys of no sequence. */
+static void spoil_between(const ku_case *it, tu_tensor *k, tu_tensor *v)
+{
+    bool *used = calloc(k->rows, 1);
+    assert_non_null(used);
+    for (uint32_t b = 0; b < it->op.attention.batch; b++) {
+        uint32_t in, first;
+        const uint32_t count = rows_of(it, true, b, &in, &first);
+        memset(used + first, 1, count);
+    }
+    for (uint32_t row = 0; row < k->rows; row++)
+        for (uint32_t h = 0; h < k->heads && !used[row]; h++) {
+            tu_set(k, 0, h, row, row % k->dim, row % 3 ? NAN : 50000);
+            tu_set(v, 0, h, row, row % k->dim, row % 3 ? INFINITY : -50000);
+        }
+    free(used);
+}
+
 /* In any order, with some below 0; some are beyond all keys, or no row attends to the latter half of them. */
 static tu_tensor make_positions(const shape *s, tu_tensor *k, tu_tensor *v, uint32_t n)
 {
     const bool half = n % 2 && s->kv_len > 1;
     const uint32_t seen = half ? s->kv_len / 2 : s->kv_len;
-    tu_tensor position = tu_tensor_new(TANDEM_DTYPE_I32, (tu_layout)(n / 2 % 4), s->batch, 1, s->q_len, 1);
-    for (uint32_t b = 0; b < s->batch; b++) {
-        for (uint32_t r = 0; r < s->q_len; r++)
+    const uint32_t batch = s->q_total ? 1 : s->batch, rows = s->q_total ? s->q_total : s->q_len;
+    tu_tensor position = tu_tensor_new(TANDEM_DTYPE_I32, (tu_layout)(n / 2 % 4), batch, 1, rows, 1);
+    for (uint32_t b = 0; b < batch; b++)
+        for (uint32_t r = 0; r < rows; r++)
             tu_set(&position, b, 0, r, 0,
                    r % 11 == 5             ? INT32_MIN
                    : r % 11 == 7 && !half  ? INT32_MAX
                                            : (double)((s->kv_len / 3 + b + 7 * r) % (seen + !half)) - (r % 3 == 1));
+    for (uint32_t b = 0; b < s->batch && !s->kv_total; b++)
         spoil(k, v, b, seen);
-    }
     return position;
 }
 
@@ -67,15 +121,29 @@ static ku_case make(shape s, uint32_t n)
     const double lengths[] = {s.kv_len, (s.kv_len + 1) / 2, 0, -3, 1, INT32_MAX};
     ku_case it = {.operation = &td_operation_attention,
                   .op.attention = {.batch = s.batch, .heads = s.heads, .kv_heads = s.kv_heads, .q_len = s.q_len, .kv_len = s.kv_len,
-                                   .head_dim = s.head_dim, .causal = n / 3 % 3 == 1, .scale = n % 5 ? 0 : 0.5f}};
+                                   .head_dim = s.head_dim, .q_total = s.q_total, .kv_total = s.kv_total, .causal = n / 3 % 3 == 1, .scale = n % 5 ? 0 : 0.5f}};
     const tu_layout layout = (tu_layout)(n % 4);
-    tu_tensor q = tu_tensor_new(s.dtype, layout, s.batch, s.heads, s.q_len, s.head_dim);
-    tu_tensor k = tu_tensor_new(s.dtype, layout, s.batch, s.kv_heads, s.kv_len, s.head_dim);
-    tu_tensor v = tu_tensor_new(s.dtype, layout, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+    const uint32_t q_batch = s.q_total ? 1 : s.batch, q_rows = s.q_total ? s.q_total : s.q_len;
+    const uint32_t k_batch = s.kv_total ? 1 : s.batch, k_rows = s.kv_total ? s.kv_total : s.kv_len;
+    tu_tensor q = tu_tensor_new(s.dtype, layout, q_batch, s.heads, q_rows, s.head_dim);
+    tu_tensor k = tu_tensor_new(s.dtype, layout, k_batch, s.kv_heads, k_rows, s.head_dim);
+    tu_tensor v = tu_tensor_new(s.dtype, layout, k_batch, s.kv_heads, k_rows, s.head_dim);
     tu_fill_normal(&q, 3 * n, 0);
     tu_fill_normal(&k, 3 * n + 1, 0.5);
     tu_fill_normal(&v, 3 * n + 2, 0.1);
-    if (n % 3 != 1) {
+    if (s.q_total)
+        ku_put(&it, TD_VIEW_Q_START, make_starts(s.batch, s.q_total, s.q_len, n));
+    if (s.kv_total) {
+        ku_put(&it, TD_VIEW_K_START, make_starts(s.batch, s.kv_total, s.kv_len, n + 1));
+        spoil_between(&it, &k, &v);
+    }
+    if (s.sink) {
+        tu_tensor sink = tu_tensor_new(1 + n % 3, TU_GAPS, 1, s.heads, 1, 1);
+        for (uint32_t h = 0; h < s.heads; h++)
+            tu_set(&sink, 0, h, 0, 0, (h + n) % 4 == 3 ? -INFINITY : (h + n) % 4 == 2 ? 9 : 0.5 * n - 4 * (n > 9));
+        ku_put(&it, TD_VIEW_SINK, sink);
+    }
+    if (n % 3 != 1 && !s.kv_total) {
         tu_tensor length = tu_tensor_new(TANDEM_DTYPE_I32, TU_GAPS, s.batch, 1, 1, 1);
         for (uint32_t b = 0; b < s.batch; b++) {
             const double count = lengths[(n / 3 + b) % 6];
@@ -100,9 +168,9 @@ static ku_case make(shape s, uint32_t n)
     ku_put(&it, TD_VIEW_Q, q);
     ku_put(&it, TD_VIEW_K, k);
     ku_put(&it, TD_VIEW_V, v);
-    ku_put(&it, TD_VIEW_O, tu_tensor_new(1 + n % 3, layout, s.batch, s.heads, s.q_len, s.head_dim));
+    ku_put(&it, TD_VIEW_O, tu_tensor_new(1 + n % 3, layout, q_batch, s.heads, q_rows, s.head_dim));
     if (n % 4)
-        ku_put(&it, TD_VIEW_LSE, tu_tensor_new(TANDEM_DTYPE_F32, TU_GAPS, s.batch, s.heads, s.q_len, 1));
+        ku_put(&it, TD_VIEW_LSE, tu_tensor_new(TANDEM_DTYPE_F32, TU_GAPS, q_batch, s.heads, q_rows, 1));
     return it;
 }
 
@@ -112,23 +180,48 @@ static bool score_of(const ku_case *it, uint32_t b, uint32_t h, uint32_t r, uint
     const tandem_attention *op = &it->op.attention;
     const tu_tensor *length = &it->tensors[TD_VIEW_LENGTH], *bias = &it->tensors[TD_VIEW_BIAS];
     const tu_tensor *position = &it->tensors[TD_VIEW_POSITION];
+    uint32_t q_in, q_first, k_in, k_first;
+    const int64_t rows = rows_of(it, false, b, &q_in, &q_first), keys = rows_of(it, true, b, &k_in, &k_first);
     double sum = 0, more = 0;
+    if ((int64_t)j >= keys)
+        return false;
     if (length->data && j >= tu_get(length, b, 0, 0, 0))
         return false;
-    if (op->causal && (int64_t)j > (int64_t)r + op->kv_len - op->q_len)
+    if (op->causal && (int64_t)j > (int64_t)r + keys - rows)
         return false;
-    if (position->data && j > tu_get(position, b, 0, r, 0))
+    if (position->data && j > tu_get(position, q_in, 0, q_first + r, 0))
         return false;
-    const int64_t own = position->data ? (int64_t)tu_get(position, b, 0, r, 0) : (int64_t)r + op->kv_len - op->q_len;
+    const int64_t own = position->data ? (int64_t)tu_get(position, q_in, 0, q_first + r, 0) : (int64_t)r + keys - rows;
     if (op->window && (int64_t)j <= own - op->window)
         return false;
     if (bias->data)
         more = tu_get(bias, b, h % bias->heads, r % bias->rows, j);
     for (uint32_t c = 0; c < op->head_dim; c++)
-        sum += tu_get(&it->tensors[TD_VIEW_Q], b, h, r, c) * tu_get(&it->tensors[TD_VIEW_K], b, h / (op->heads / op->kv_heads), j, c);
+        sum += tu_get(&it->tensors[TD_VIEW_Q], q_in, h, q_first + r, c) *
+               tu_get(&it->tensors[TD_VIEW_K], k_in, h / (op->heads / op->kv_heads), k_first + j, c);
     sum *= op->scale != 0 ? (double)op->scale : 1 / sqrt(op->head_dim);
     *score = (op->softcap > 0 ? (double)op->softcap * tanh(sum / (double)op->softcap) : sum) + more;
     return more != -INFINITY;
+}
+
+/* Rows of no sequence are 0, and no others were left out. */
+static void check_between(const ku_case *it)
+{
+    const tandem_attention *op = &it->op.attention;
+    bool *used = calloc(op->q_total, 1);
+    assert_non_null(used);
+    for (uint32_t b = 0; b < op->batch; b++) {
+        uint32_t in, first;
+        const uint32_t count = rows_of(it, false, b, &in, &first);
+        memset(used + first, 1, count);
+    }
+    for (uint32_t row = 0; row < op->q_total; row++)
+        for (uint32_t h = 0; h < op->heads && !used[row]; h++) {
+            for (uint32_t c = 0; c < op->head_dim; c++)
+                assert_true(tu_get(&it->tensors[TD_VIEW_O], 0, h, row, c) == 0);
+            assert_true(!it->tensors[TD_VIEW_LSE].data || tu_get(&it->tensors[TD_VIEW_LSE], 0, h, row, 0) == -INFINITY);
+        }
+    free(used);
 }
 
 /* P and O are rounded to the tensors' type, sums to float32. In 8 and 4 bits a sum is as wrong as scores, P and V are, of which some
@@ -148,31 +241,37 @@ static void check_values(const ku_case *it)
     assert_non_null(o);
     for (uint32_t row = 0; row < op->batch * op->heads * op->q_len; row++) {
         const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
-        double l = 0, score;
+        uint32_t q_in, q_first, k_in, k_first;
+        double l = it->tensors[TD_VIEW_SINK].data ? exp(tu_get(&it->tensors[TD_VIEW_SINK], 0, h, 0, 0)) : 0, score;
+        rows_of(it, true, b, &k_in, &k_first);
+        if (r >= rows_of(it, false, b, &q_in, &q_first))
+            continue;
         memset(o, 0, 2 * op->head_dim * sizeof *o);
         for (uint32_t j = 0; j < op->kv_len; j++) {
             if (!score_of(it, b, h, r, j, &score))
                 continue;
             l += exp(score);
             for (uint32_t c = 0; c < op->head_dim; c++) {
-                const double x = tu_get(&it->tensors[TD_VIEW_V], b, h / (op->heads / op->kv_heads), j, c);
+                const double x = tu_get(&it->tensors[TD_VIEW_V], k_in, h / (op->heads / op->kv_heads), k_first + j, c);
                 o[c] += exp(score) * x;
                 size[c] += exp(score) * fabs(x);
             }
         }
         for (uint32_t c = 0; c < op->head_dim; c++) {
-            const double got = tu_get(&it->tensors[TD_VIEW_O], b, h, r, c);
+            const double got = tu_get(&it->tensors[TD_VIEW_O], q_in, h, q_first + r, c);
             assert_true(l == 0 ? got == 0 : l != l ? got != got : fabs(got - o[c] / l) <= off * size[c] / l + least);
             all += l > 0 ? size[c] / l : 0;
             all_off += l > 0 ? fabs(got - o[c] / l) : 0;
         }
         if (it->tensors[TD_VIEW_LSE].data) {
-            const double got = tu_get(&it->tensors[TD_VIEW_LSE], b, h, r, 0);
+            const double got = tu_get(&it->tensors[TD_VIEW_LSE], q_in, h, q_first + r, 0);
             assert_true(l == 0 ? got == -INFINITY : l != l ? got != got : fabs(got - log(l)) <= (codes ? wrong[op->precision] : 1e-4));
         }
     }
     assert_true(!codes || all != all || all_off <= wrong_on_the_whole[op->precision] * all);
     free(o);
+    if (op->q_total)
+        check_between(it);
     assert_int_equal(tu_spoilt(&it->tensors[TD_VIEW_O]), 0);
     assert_true(!it->tensors[TD_VIEW_LSE].data || !tu_spoilt(&it->tensors[TD_VIEW_LSE]));
 }
@@ -222,8 +321,83 @@ static void test_shapes(void **state)
     for (uint32_t n = 0; n < 42; n++) {
         const uint32_t kv_heads = 1 + n % 2, dtype = n / 6 % 5 == 4 ? TANDEM_DTYPE_F32 : 1 + (n + n / 6) % 2;
         const uint32_t heads = kv_heads * (1 + n / 2 % 2), q_len = lengths[n % 7], kv_len = lengths[(3 * n + 2) % 7];
-        ku_case it = make((shape){1 + n % 3, heads, kv_heads, q_len, kv_len, dims[n % 6], dtype}, n);
+        ku_case it = make((shape){1 + n % 3, heads, kv_heads, q_len, kv_len, dims[n % 6], dtype, 0, 0, false}, n);
         try_everywhere(&it, n);
+        ku_free(&it);
+    }
+}
+
+/* Sequences one behind the other, of rows, of keys, of both, with sinks and without, each with a mask; a causal one counts by sequence. */
+static void test_sequences(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256}, lengths[] = {1, 63, 64, 65, 100, 17, 130};
+    (void)state;
+    for (uint32_t n = 0; n < 30; n++) {
+        const uint32_t kv_heads = 1 + n % 2, q_len = lengths[n % 7], kv_len = n % 4 ? lengths[(3 * n + 2) % 7] : q_len;
+        const bool of_q = n % 5 != 2, of_k = n % 5 < 4, codes = n % 5 == 1 || n % 5 == 3;
+        ku_case it = make((shape){.batch = 1 + n % 4, .heads = kv_heads * (1 + n / 2 % 2), .kv_heads = kv_heads, .q_len = q_len,
+                                  .kv_len = kv_len, .head_dim = dims[n % 6], .dtype = 1 + n / 6 % 2,
+                                  .q_total = of_q ? 3 * q_len + n % 3 : 0, .kv_total = of_k ? 3 * kv_len + n % 2 : 0,
+                                  .sink = n % 3 == 1}, n + 3);
+        if (codes) {
+            it.op.attention.precision = n / 5 % 2 ? TANDEM_PRECISION_4B : TANDEM_PRECISION_8B;
+            it.op.attention.smooth = n / 10 ? 2 * (n % 7 ? n % 7 : 7) : 0;
+            it.op.attention.scale = 0;
+        }
+        try_on(&it, NULL, td_target_for_sm(0), n);
+        for (size_t m = 0; m < EM_MODULES; m++) {
+            if ((m + n) % (codes ? 4 : 2))
+                continue;
+            td_target target = td_target_for_sm(em_modules[m].sm);
+            target.multiprocessors = n % 2 ? 132 : 1;
+            try_on(&it, &em_modules[m], target, n);
+        }
+        ku_free(&it);
+    }
+}
+
+/* Of as many batches as no warp has lanes: with starts that fall, all at once, and far from what there is. */
+static void test_many_sequences(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < 2; n++) {
+        ku_case it = make((shape){.batch = 70, .heads = 1, .kv_heads = 1, .q_len = 3, .kv_len = 5, .head_dim = 32, .dtype = TANDEM_DTYPE_F16,
+                                  .q_total = 150, .kv_total = 250}, 5 + n);
+        for (uint32_t b = 0; b <= 70; b += 1 + n)
+            tu_set(&it.tensors[TD_VIEW_Q_START], 0, 0, 0, b, b % 9 == 4 ? -1e9 : 2 * b + b % 3);
+        try_on(&it, NULL, td_target_for_sm(0), n);
+        try_on(&it, &em_modules[n], td_target_for_sm(em_modules[n].sm), n);
+        ku_free(&it);
+    }
+}
+
+/* In each precision: as if there were none, as if there were nothing else, and one that says nothing. */
+static void test_odd_sinks(void **state)
+{
+    static const double sinks[] = {NAN, INFINITY, -INFINITY, 3e4, -3e4};
+    (void)state;
+    for (uint32_t n = 0; n < 20; n++) {
+        const double sink = sinks[n % 5];
+        const bool wide = n / 5 % 2;
+        ku_case it = make((shape){.batch = 1, .heads = 2, .kv_heads = 2, .q_len = 20, .kv_len = 70, .head_dim = 64, .dtype = TANDEM_DTYPE_F16,
+                                  .sink = true}, 0); /* a length */
+        it.op.attention.precision = n < 10 ? TANDEM_PRECISION_F16 : TANDEM_PRECISION_8B;
+        ku_put(&it, TD_VIEW_LSE, tu_tensor_new(TANDEM_DTYPE_F32, TU_DENSE, 1, 2, 20, 1));
+        tu_set(&it.tensors[TD_VIEW_SINK], 0, 0, 0, 0, sink);
+        for (size_t m = 0; m <= EM_MODULES; m += 2) {
+            td_target target = td_target_for_sm(m ? em_modules[m - 1].sm : 0);
+            target.multiprocessors = wide ? 132 : 1;
+            ku_run_on(&it, m ? &em_modules[m - 1] : NULL, target, 1);
+            for (uint32_t r = 0; r < 20; r++) {
+                const double o = tu_get(&it.tensors[TD_VIEW_O], 0, 0, r, 5), lse = tu_get(&it.tensors[TD_VIEW_LSE], 0, 0, r, 0);
+                if (sink != sink)
+                    assert_true(o != o && lse != lse);
+                else if (sink > 0)
+                    assert_true(o == 0 && (lse == sink || fabs(lse - sink) < 1e-2 * 3));
+                else
+                    assert_true(o != 0 && fabs(lse) < 20);
+            }
+        }
         ku_free(&it);
     }
 }
@@ -237,7 +411,7 @@ static void test_codes(void **state)
     for (uint32_t n = 0; n < 48; n++) {
         const uint32_t kv_heads = 1 + n % 2, heads = kv_heads * (1 + n / 2 % 2), q_len = lengths[n % 8], kv_len = lengths[(3 * n + 2) % 8];
         const bool emulated = n / 6 % 2;
-        ku_case it = make((shape){emulated ? 1 : 1 + n % 3, heads, kv_heads, q_len, kv_len, dims[n % 6], 1 + (n + n / 6) % 3}, n);
+        ku_case it = make((shape){emulated ? 1 : 1 + n % 3, heads, kv_heads, q_len, kv_len, dims[n % 6], 1 + (n + n / 6) % 3, 0, 0, false}, n);
         it.op.attention.precision = n / 12 % 2 ? TANDEM_PRECISION_4B : TANDEM_PRECISION_8B;
         it.op.attention.smooth = n / 3 % 2 ? 0 : n % 7 == 1 ? TANDEM_SMOOTH_NONE : 2 * (n % 7);
         it.op.attention.scale = 0;
@@ -321,7 +495,7 @@ static void test_codes_as_they_are(void **state)
     (void)state;
     for (uint32_t n = 0; n < 24; n++) {
         const uint32_t kv_heads = 1 + n % 2, q_len = lengths[n % 8], kv_len = lengths[(3 * n + 2) % 8];
-        ku_case plain = make((shape){1 + n % 2, kv_heads * (1 + n / 2 % 2), kv_heads, q_len, kv_len, dims[n % 6], TANDEM_DTYPE_F32},
+        ku_case plain = make((shape){1 + n % 2, kv_heads * (1 + n / 2 % 2), kv_heads, q_len, kv_len, dims[n % 6], TANDEM_DTYPE_F32, 0, 0, false},
                              4 * n); /* without lse and cap */
         for (uint32_t view = TD_VIEW_K; view <= TD_VIEW_V; view++)
             for (size_t i = 0; i < plain.tensors[view].bytes / 4; i++) {
@@ -374,7 +548,7 @@ static void test_tiles(void **state)
     (void)state;
     for (uint32_t n = 0; n < 24; n++) {
         const uint32_t q_len = lengths[n % 12], kv_len = lengths[(5 * n + 9) % 12];
-        ku_case it = make((shape){1 + n % 2, 2, 1 + n / 2 % 2, q_len, kv_len, 32 + n / 2 % 4 * 32, 1 + n / 8 % 2}, 4 * n + n % 2);
+        ku_case it = make((shape){1 + n % 2, 2, 1 + n / 2 % 2, q_len, kv_len, 32 + n / 2 % 4 * 32, 1 + n / 8 % 2, 0, 0, false}, 4 * n + n % 2);
         for (size_t m = 0; m < EM_MODULES; m++) {
             td_target target = td_target_for_sm(em_modules[m].sm);
             ku_run_on(&it, &em_modules[m], target, 1);
@@ -393,7 +567,7 @@ static void test_padded_dims(void **state)
     static const uint32_t dims[] = {40, 48, 72, 112, 160, 192};
     (void)state;
     for (uint32_t n = 0; n < 6; n++) {
-        ku_case it = make((shape){1, 2, 1 + n % 2, n % 3 ? 65 : 17, 100, dims[n], 1 + n % 2}, n);
+        ku_case it = make((shape){1, 2, 1 + n % 2, n % 3 ? 65 : 17, 100, dims[n], 1 + n % 2, 0, 0, false}, n);
         try_everywhere(&it, n);
         ku_free(&it);
     }
@@ -404,7 +578,7 @@ static void test_long(void **state)
 {
     (void)state;
     for (uint32_t n = 3; n < 15; n++) { /* with a causal mask, with positions */
-        ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16}, n < 9 ? n : n - 6);
+        ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16, 0, 0, false}, n < 9 ? n : n - 6);
         it.op.attention.precision = n < 9 ? 0 : TANDEM_PRECISION_8B;
         try_on(&it, NULL, td_target_for_sm(0), 5);
         if (n % 3 == 0 && n < 9)
@@ -439,7 +613,7 @@ static void test_not_finite(void **state)
     (void)state;
     for (uint32_t n = 0; n < 54; n++) {
         const uint32_t view = (n / 3 + n / 9) % 3;
-        ku_case it = make((shape){2, 2, 1, 70, 90, 64, 1 + n % 2}, n % 27);
+        ku_case it = make((shape){2, 2, 1, 70, 90, 64, 1 + n % 2, 0, 0, false}, n % 27);
         it.op.attention.precision = n < 27 ? 0 : TANDEM_PRECISION_8B;
         tu_set(&it.tensors[view], 0, 0, 20, 5, what[n % 3]);
         for (size_t m = 0; m < EM_MODULES; m++) {
@@ -458,7 +632,7 @@ static void test_not_finite(void **state)
 
 static void test_refusals(void **state)
 {
-    ku_case it = make((shape){2, 2, 1, 70, 90, 64, TANDEM_DTYPE_F16}, 5);
+    ku_case it = make((shape){2, 2, 1, 70, 90, 64, TANDEM_DTYPE_F16, 0, 0, false}, 5);
     char why[300];
     td_plan plan = {0};
     (void)state;
@@ -475,8 +649,15 @@ static void test_refusals(void **state)
     REFUSES(TANDEM_ERROR_ARG, "attention.position.dtype is 3; it must be 6 (i32)", a->position.dtype = TANDEM_DTYPE_F32);
     REFUSES(TANDEM_ERROR_ARG, "attention.causal is 1; with position it must be 0", a->position.dtype = TANDEM_DTYPE_I32,
             a->position.stride_batch = 70, a->position.stride_row = 1);
-    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length, bias, position, window or softcap it must be 0 or 1, or precision, which is 1,",
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length, bias, position, window, softcap, start or sink it must be 0 or 1, or precision, which is 1,",
             a->smooth = TANDEM_SMOOTH_K, a->precision = TANDEM_PRECISION_F16);
+    REFUSES(TANDEM_ERROR_ARG, "attention.q_total is 9; without q_start it must be 0", a->q_total = 9);
+    REFUSES(TANDEM_ERROR_ARG, "attention.kv_total is 9; without k_start it must be 0", a->kv_total = 9);
+    REFUSES(TANDEM_ERROR_ARG, "attention.q_total is 0", a->q_start.dtype = TANDEM_DTYPE_I32);
+    REFUSES(TANDEM_ERROR_ARG, "attention.kv_total is 4294967295", a->k_start.dtype = TANDEM_DTYPE_I32, a->kv_total = UINT32_MAX);
+    REFUSES(TANDEM_ERROR_ARG, "attention.q_start.dtype is 1; it must be 6 (i32)", a->q_start.dtype = 1, a->q_total = 9);
+    REFUSES(TANDEM_ERROR_ARG, "attention.sink.dtype is 6; it must be 1 (f16)", a->sink.dtype = TANDEM_DTYPE_I32);
+    REFUSES(TANDEM_ERROR_ARG, "attention.length.dtype is 6; with k_start it must be 0", a->k_start.dtype = TANDEM_DTYPE_I32, a->kv_total = 9);
     REFUSES(TANDEM_ERROR_ARG, "attention.softcap is -1.0", a->softcap = -1);
     REFUSES(TANDEM_ERROR_ARG, "attention.softcap is inf", a->softcap = INFINITY);
     REFUSES(TANDEM_ERROR_ARG, "attention.window is 7; without causal and position it must be 0", a->window = 7, a->causal = 0);
@@ -485,7 +666,7 @@ static void test_refusals(void **state)
     td_target target = td_target_for_sm(90);
     target.twin = true;
     assert_int_equal(td_operation_attention.plan(&it.op, &target, &plan, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "attention.k.dtype is 2; with length, bias, position, window or softcap, on a GPU, q, k and v must all be 1 (f16) or all 2"));
+    assert_non_null(strstr(why, "attention.k.dtype is 2; with length, bias, position, window, softcap, start or sink, on a GPU, q, k and v must all be 1 (f16) or all 2"));
     td_plan_free(&plan);
     ku_free(&it);
 }
@@ -496,7 +677,8 @@ static void test_every_entry_was_run(void **state)
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++)
         for (size_t i = 0; i < em_modules[m].entry_count; i++)
-            if (!strncmp(em_modules[m].entries[i], "attn_masked", strlen("attn_masked")) && !em_modules[m].was_run[i])
+            if ((!strncmp(em_modules[m].entries[i], "attn_masked", strlen("attn_masked")) ||
+                 !strcmp(em_modules[m].entries[i], "attn_spans") || !strcmp(em_modules[m].entries[i], "attn_unspanned")) && !em_modules[m].was_run[i])
                 fail_msg("sm_%u: %s was not run", em_modules[m].sm, em_modules[m].entries[i]);
 }
 
@@ -504,10 +686,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),     cmocka_unit_test(test_codes),
                                        cmocka_unit_test(test_codes_as_they_are),
+                                       cmocka_unit_test(test_sequences),  cmocka_unit_test(test_many_sequences),
+                                       cmocka_unit_test(test_odd_sinks),
                                        cmocka_unit_test(test_tiles),      cmocka_unit_test(test_padded_dims),
                                        cmocka_unit_test(test_long),       cmocka_unit_test(test_not_finite),
                                        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_every_entry_was_run)};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;
+    if (getenv("TANDEM_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

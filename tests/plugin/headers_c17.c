@@ -15,7 +15,7 @@ SIZE(tandem_status, 4);
 SIZE(tandem_mem, 8);
 SIZE(tandem_point, 16);
 SIZE(tandem_view, 48);
-SIZE(tandem_attention, 440);
+SIZE(tandem_attention, 592);
 SIZE(tandem_operands, 1024);
 SIZE(tandem_job, 1072);
 SIZE(tandem_job_report, 40);

@@ -256,7 +256,8 @@ class tandem_attention(ctypes.Structure):
         ("scale", ctypes.c_float), ("causal", ctypes.c_uint32), ("precision", ctypes.c_uint32),
         ("smooth", ctypes.c_uint32), ("granularity", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
         ("length", tandem_view), ("bias", tandem_view), ("position", tandem_view), ("softcap", ctypes.c_float),
-        ("window", ctypes.c_uint32),
+        ("window", ctypes.c_uint32), ("q_start", tandem_view), ("k_start", tandem_view), ("sink", tandem_view),
+        ("q_total", ctypes.c_uint32), ("kv_total", ctypes.c_uint32),
     ]
 
 

@@ -167,6 +167,12 @@ typedef enum tandem_granularity {
  * position: row i attends to keys 0 to position[i] alone, as if it were key position[i] of a longer sequence; below 0 to none, from
  * kv_len on to all. So rows whose keys a cache has, with others before and behind them, see what is before them. causal is 0 then.
  * window: with causal or position a row attends only to the last `window` keys up to its own: to key j if j > its own - window.
+ * q_start: sequences of unlike lengths lie one behind the other: rows q_start[b] to q_start[b + 1] - 1 of q, o, lse and position,
+ * which have q_total rows and one batch, are those of sequence b, of which the first q_len count. k_start: likewise keys of k and v, of
+ * kv_total, the first kv_len; length is not there then. Entries below 0 count as 0, above q_total (kv_total) as that, and those below
+ * one before them as that one. causal: row i of a sequence attends to key j of it if j <= i + its keys - its rows. Rows of o that are
+ * no sequence's become 0, and their lse -inf.
+ * sink: a head's logit of a key without a value: exp(sink) is added to the sum that a softmax divides by. -inf is none, of +inf O is 0.
  * softcap: scale * Q K^T becomes softcap * tanh(scale * Q K^T / softcap), before a bias is added.
  * With any of these AUTO is F16 (of codes 8B), whose smooth is DEFAULT or NONE, and for which on a GPU q, k and v must all be F16, or
  * all BF16. 8B and 4B make codes, means and scales of those keys alone that length and the largest position let count; a bias
@@ -190,11 +196,14 @@ typedef struct tandem_attention {
     tandem_view position; /* I32, [batch, 1, q_len, 1]: dense ones have stride_row 1; dtype NONE: as `causal` says */
     float softcap;        /* 0: none */
     uint32_t window;      /* keys; 0: all */
+    tandem_view q_start, k_start; /* I32, [1, 1, 1, batch + 1]; dtype NONE: each of the batch has q_len rows, kv_len keys */
+    tandem_view sink;             /* [1, heads, 1, 1], F16, BF16 or F32: dense ones have stride_head 1; dtype NONE: none */
+    uint32_t q_total, kv_total;   /* rows of all sequences; 0 where there is no q_start, no k_start */
 } tandem_attention;
 
 /* Q, K and V that are quantised already, as a projection's epilogue can write them, or a cache keeps them: attention without its
  * prologue. All three of them, or K and V alone, whose Q becomes codes by `granularity` first; precision AUTO or 8B, smooth DEFAULT
- * or NONE, lse not wanted, and no softcap, as only who knows what was subtracted from K can say what scores were. Rows are padded to
+ * or NONE, lse not wanted, no softcap and no sink, as only who knows what was subtracted from K can say what scores were. Rows are padded to
  * rows_pad, a multiple of 128, channels to dim_pad: 32, 64, 96, 128 or 256. A view's codes are followed by its scales, which
  * begin at the next multiple of 256 bytes:
  *

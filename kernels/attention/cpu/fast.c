@@ -599,6 +599,18 @@ const td_fast_ops *td_fast_ops_in_use(void)
     return &isa_table[td_cpu_isa_level()];
 }
 
+float td_fast_with_sink(float l, float m, float sink)
+{
+    return sink == -INFINITY ? l : l + exp2f((sink - (m == -INFINITY ? 0 : m)) + TD_LOG2_448);
+}
+
+float td_fast_lse(float l, float m, float sink)
+{
+    if (l == INFINITY) /* beside such a sink nothing counts */
+        return sink * TD_LN_2;
+    return l == 0 ? -INFINITY : (((m == -INFINITY ? 0 : m) + log2f(l)) - TD_LOG2_448) * TD_LN_2;
+}
+
 void td_fast_store(const td_fast_rows *of, const td_fast_job *at)
 {
     const td_params_attention *p = at->p;
@@ -609,18 +621,21 @@ void td_fast_store(const td_fast_rows *of, const td_fast_job *at)
         for (uint32_t r = 0; r < of->count; r++)
             sums[r] += at->local->l[r][lane];
     for (uint32_t r = 0; r < of->count; r++) {
-        const int64_t b = bh / p->heads, h = bh % p->heads, row = of->first + r;
-        const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
-        const float base = at->local->m[r] == -INFINITY ? 0 : at->local->m[r], l = sums[r];
+        const int64_t b = bh / p->heads, h = bh % p->heads, row = of->first + r, row_of_o = at->first + row;
+        const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row_of_o * p->o.stride_row;
+        const float off = p->lse_bias && !at->own ? p->lse_bias[(size_t)bh * p->q_pad + (size_t)row] : 0; /* by smoothing K */
+        const float sink = at->sink == -INFINITY ? at->sink : at->sink - off * (p->scale * TD_LOG2_E);
+        const float m = at->local->m[r], l = td_fast_with_sink(sums[r], m, sink);
+        const float share = sink == -INFINITY ? 1 : sums[r] / l; /* of keys, beside the sink */
         float *o = at->local->o + (size_t)r * d_pad;
         for (uint32_t c = 0; c < dim; c++)
-            o[c] = l == 0 ? 0 : o[c] / l * scale[c] + (mean ? mean[c] : 0);
+            o[c] = sums[r] == 0 ? 0 : o[c] / l * scale[c] + (mean ? mean[c] * share : 0);
         td_fast_ops_in_use()->store(p->o.data, p->o.dtype, at_o, o, dim);
         if (p->lse) {
-            float lse = l == 0 ? -INFINITY : ((base + log2f(l)) - TD_LOG2_448) * TD_LN_2;
-            if (l != 0 && p->lse_bias && !at->own)
-                lse += p->lse_bias[(size_t)bh * p->q_pad + row] * p->scale;
-            p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row * p->lse_stride_row] = lse;
+            float lse = td_fast_lse(l, m, sink);
+            if (l != 0 && off != 0)
+                lse += off * p->scale;
+            p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row_of_o * p->lse_stride_row] = lse;
         }
     }
 }
@@ -629,7 +644,7 @@ td_fast_job td_fast_start(const td_params_attention *p, const td_fast_rows *of, 
 {
     const uint32_t d_pad = p->d_pad;
     const size_t qk_bytes = is_8b ? 1 : 2, row = (size_t)of->bh * p->q_pad + of->first;
-    job at = {.p = p, .local = local, .d_pad = d_pad, .is_8b = is_8b};
+    job at = {.p = p, .local = local, .d_pad = d_pad, .is_8b = is_8b, .sink = -INFINITY};
     at.rows = (of->count + 3) & ~3u; /* the rows behind the last exist in the padded codes */
     at.q = (const unsigned char *)p->q_codes + row * d_pad * qk_bytes;
     at.k = (const unsigned char *)p->k_codes + (size_t)of->bhk * p->kv_pad * d_pad * qk_bytes;

@@ -18,6 +18,8 @@ typedef struct td_fast_job {
     float cap;                      /* above 0: scores s, in base 2, then become cap * tanh(s / cap) */
     const float (*bias)[TD_TILE_KEYS]; /* of each of four rows, added in the end; -inf: it does not attend to that key; or NULL */
     bool is_8b;
+    uint32_t first; /* row of o and of lse, of their batch, that is row 0 */
+    float sink;     /* of the head, in base 2, as scores before `own`; -INFINITY: none */
 } td_fast_job;
 
 /* What an instruction set does for a tile; `row` counts within the block, four rows at a time, of which each attends to the first
@@ -39,6 +41,9 @@ typedef struct td_fast_rows {
 } td_fast_rows;
 td_fast_job td_fast_start(const td_params_attention *p, const td_fast_rows *of, bool is_8b, td_local_fast *local);
 void td_fast_load_tile(const td_fast_rows *of, td_fast_job *at);
+/* With a row's sink its sum, of which P is 2^(score - base + TD_LOG2_448), and its lse: -INFINITY where the sum is 0. */
+float td_fast_with_sink(float l, float m, float sink);
+float td_fast_lse(float l, float m, float sink);
 void td_fast_store(const td_fast_rows *of, const td_fast_job *at);
 
 #endif

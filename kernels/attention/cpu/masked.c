@@ -15,7 +15,9 @@ typedef struct plane {
     const td_params_attention_masked *p;
     int64_t batch, head, kv_head;
     int64_t keys; /* that count */
-    uint32_t first, count; /* rows */
+    int64_t past; /* row i is the one of key i + past, where nothing else says so */
+    int64_t q_first, k_first; /* of its batch, in the tensors */
+    uint32_t first, count; /* rows, of its batch */
 } plane;
 
 static int64_t element_of(const td_tensor *x, int64_t batch, int64_t head, int64_t row)
@@ -49,7 +51,7 @@ static void pack_q(const plane *of, td_fast_job *at)
     for (uint32_t r = 0; r < at->rows; r++) {
         float *row = at->local->q + (size_t)r * at->d_pad;
         if (r < of->count)
-            load_row(row, &of->p->q, element_of(&of->p->q, of->batch, of->head, of->first + r), at->d_pad);
+            load_row(row, &of->p->q, element_of(&of->p->q, of->batch, of->head, of->q_first + of->first + r), at->d_pad);
         else
             memset(row, 0, at->d_pad * sizeof *row);
         at->local->q_scale[r] = of->p->scale * TD_LOG2_E * scale_of(row, at->d_pad);
@@ -65,8 +67,8 @@ static void pack_kv_c(const plane *of, td_fast_job *at)
         float row[TD_MAX_DIM] = {0}, *v = local->v + (size_t)j * at->d_pad;
         memset(v, 0, at->d_pad * sizeof *v);
         if (key < of->keys) {
-            load_row(row, &of->p->k, element_of(&of->p->k, of->batch, of->kv_head, key), at->d_pad);
-            load_row(v, &of->p->v, element_of(&of->p->v, of->batch, of->kv_head, key), at->d_pad);
+            load_row(row, &of->p->k, element_of(&of->p->k, of->batch, of->kv_head, of->k_first + key), at->d_pad);
+            load_row(v, &of->p->v, element_of(&of->p->v, of->batch, of->kv_head, of->k_first + key), at->d_pad);
         }
         local->k_scale[j] = scale_of(row, at->d_pad) * scale_of(v, at->d_pad);
         for (uint32_t c = 0; c < at->d_pad; c++) {
@@ -135,8 +137,8 @@ TD_TARGET_AVX2 static void pack_kv_avx2(const plane *of, td_fast_job *at)
                 memset(v, 0, at->d_pad * sizeof *v);
             }
             if (key < of->keys) {
-                const bool k_finite = load_row_avx2(rows[i], &p->k, element_of(&p->k, of->batch, of->kv_head, key));
-                finite = load_row_avx2(v, &p->v, element_of(&p->v, of->batch, of->kv_head, key));
+                const bool k_finite = load_row_avx2(rows[i], &p->k, element_of(&p->k, of->batch, of->kv_head, of->k_first + key));
+                finite = load_row_avx2(v, &p->v, element_of(&p->v, of->batch, of->kv_head, of->k_first + key));
                 for (uint32_t c = 0; c < at->d_pad && !finite; c++)
                     v[c] = is_finite(v[c]) ? v[c] : 0;
                 finite = finite && k_finite;
@@ -179,9 +181,9 @@ static int64_t reach_of(const plane *of, uint32_t row)
     const td_params_attention_masked *p = of->p;
     int64_t reach = of->keys;
     if (p->position && row < of->count)
-        reach = (int64_t)p->position[td_row_at(&p->position_at, of->batch, 0, of->first + row)] + 1;
+        reach = (int64_t)p->position[td_row_at(&p->position_at, of->batch, 0, of->q_first + of->first + row)] + 1;
     else if (p->causal)
-        reach = (int64_t)of->first + row + p->keys - p->q.rows + 1;
+        reach = (int64_t)of->first + row + of->past + 1;
     return reach < of->keys ? reach : of->keys;
 }
 
@@ -189,11 +191,11 @@ static int64_t reach_of(const plane *of, uint32_t row)
 static int64_t first_of(const plane *of, uint32_t row)
 {
     const td_params_attention_masked *p = of->p;
-    int64_t own = (int64_t)of->first + row + p->keys - p->q.rows;
+    int64_t own = (int64_t)of->first + row + of->past;
     if (!p->window || row >= of->count)
         return 0;
     if (p->position)
-        own = p->position[td_row_at(&p->position_at, of->batch, 0, of->first + row)];
+        own = p->position[td_row_at(&p->position_at, of->batch, 0, of->q_first + of->first + row)];
     return own - p->window + 1;
 }
 
@@ -218,28 +220,49 @@ static void store_rows(const plane *of, const td_fast_ops *ops, const td_fast_jo
 {
     const td_params_attention_masked *p = of->p;
     for (uint32_t r = 0; r < of->count; r++) {
+        const int64_t row = of->q_first + of->first + r;
         float l = 0, *o = at->local->o + (size_t)r * at->d_pad, m = at->local->m[r];
         for (uint32_t lane = 0; lane < 16; lane++)
             l += at->local->l[r][lane];
+        l = td_fast_with_sink(l, m, at->sink);
         for (uint32_t c = 0; c < p->o.dim; c++)
             o[c] = l == 0 ? 0 : o[c] / l;
-        ops->store(p->o.data, p->o.dtype, element_of(&p->o, of->batch, of->head, of->first + r), o, p->o.dim);
+        ops->store(p->o.data, p->o.dtype, element_of(&p->o, of->batch, of->head, row), o, p->o.dim);
         if (p->lse)
-            p->lse[td_row_at(&p->lse_at, of->batch, of->head, of->first + r)] =
-                l == 0 ? -INFINITY : (((m == -INFINITY ? 0 : m) + log2f(l)) - TD_LOG2_448) * TD_LN_2;
+            p->lse[td_row_at(&p->lse_at, of->batch, of->head, row)] = td_fast_lse(l, m, at->sink);
     }
 }
 
-/* A block's rows, `most` at most. */
+static td_span span_of(const td_span *spans, int64_t batch, uint32_t all)
+{
+    return spans ? spans[batch] : (td_span){0, (int32_t)all};
+}
+
+/* A block's rows, `most` at most; none where its batch has fewer. */
 static plane plane_of(const td_params_attention_masked *p, const td_block *block, uint32_t most)
 {
     const uint32_t tiles = (p->q.rows + most - 1) / most, number = block->x / tiles;
-    const int64_t batch = number / p->q.heads, asked = p->length ? (int64_t)p->length[batch * p->length_stride] : (int64_t)p->keys;
+    const int64_t batch = number / p->q.heads;
+    const td_span q = span_of(p->q_spans, batch, p->q.rows), k = span_of(p->k_spans, batch, p->keys);
+    const int64_t rows = q.end - q.first, keys = k.end - k.first;
+    const int64_t length = p->length ? (int64_t)p->length[batch * p->length_stride] : keys;
     plane of = {.p = p, .batch = batch, .head = number % p->q.heads, .first = block->x % tiles * most};
     of.kv_head = of.head / (p->q.heads / p->k.heads);
-    of.keys = asked < 0 ? 0 : asked > p->keys ? p->keys : asked;
-    of.count = p->q.rows - of.first < most ? p->q.rows - of.first : most;
+    of.keys = length < 0 ? 0 : length > keys ? keys : length;
+    of.past = (p->counts_by_span ? keys : (int64_t)p->keys) - rows;
+    of.q_first = q.first;
+    of.k_first = k.first;
+    of.count = (int64_t)of.first >= rows ? 0 : rows - of.first < most ? (uint32_t)(rows - of.first) : most;
     return of;
+}
+
+/* Of the head, in base 2. */
+static float sink_of(const plane *of)
+{
+    float sink = -INFINITY;
+    if (of->p->sink)
+        td_to_floats(&sink, of->p->sink, of->p->sink_dtype, of->head * of->p->sink_stride, 1);
+    return sink * TD_LOG2_E;
 }
 
 /* All rows against all keys of the block; `codes`: those rows, where tiles are loaded from codes. False: nobody wants it any more. */
@@ -283,7 +306,9 @@ void td_fast_attn_masked(const void *params, const td_block *block)
 {
     const td_params_attention_masked *p = params;
     const plane of = plane_of(p, block, TD_MASKED_ROWS);
-    td_fast_job at = {.local = block->local, .rows = (of.count + 3) & ~3u, .d_pad = (p->q.dim + 31) / 32 * 32};
+    td_fast_job at = {.local = block->local, .rows = (of.count + 3) & ~3u, .d_pad = (p->q.dim + 31) / 32 * 32, .sink = sink_of(&of)};
+    if (!of.count)
+        return;
     pack_q(&of, &at);
     memset(at.local->o, 0, (size_t)at.rows * at.d_pad * sizeof *at.local->o);
     memset(at.local->l, 0, at.rows * sizeof at.local->l[0]);
@@ -301,7 +326,11 @@ void td_fast_attn_masked_codes(const void *params, const td_block *block)
                                .bhk = (uint32_t)(of.batch * p->of.kv_heads + of.kv_head),
                                .first = of.first,
                                .count = of.count};
+    if (!of.count)
+        return;
     td_fast_job at = td_fast_start(&p->of, &rows, true, block->local);
+    at.first = (uint32_t)of.q_first;
+    at.sink = sink_of(&of);
     float own[TD_FAST_ROWS] = {0};
     for (uint32_t r = 0; r < of.count && p->of.lse_bias; r++)
         own[r] = p->of.lse_bias[(size_t)rows.bh * p->of.q_pad + of.first + r] * (p->of.scale * TD_LOG2_E);
@@ -314,13 +343,51 @@ void td_fast_attn_masked_codes(const void *params, const td_block *block)
 void td_cpu_attn_masked_keys(const void *params, const td_block *block)
 {
     const td_params_attention_keys *p = params;
-    const int64_t batch = block->x, length = p->length ? (int64_t)p->length[batch * p->length_stride] : (int64_t)p->keys;
-    int64_t count = length < 0 ? 0 : length < p->keys ? length : p->keys, reach = 0;
-    for (uint32_t row = 0; row < p->rows && p->position; row++) {
+    const int64_t batch = block->x;
+    const td_span q = span_of(p->q_spans, batch, p->rows), k = span_of(p->k_spans, batch, p->keys);
+    const int64_t all = k.end - k.first, length = p->length ? (int64_t)p->length[batch * p->length_stride] : all;
+    int64_t count = length < 0 ? 0 : length < all ? length : all, reach = 0;
+    for (int64_t row = q.first; row < q.end && p->position; row++) {
         const int64_t own = (int64_t)p->position[td_row_at(&p->position_at, batch, 0, row)] + 1;
         reach = own > reach ? own : reach;
     }
     if (p->position && reach < count)
         count = reach;
-    p->counts[batch] = (int32_t)count;
+    p->spans[batch] = (td_span){k.first, k.first + (int32_t)count};
+}
+
+void td_cpu_attn_spans(const void *params, const td_block *block)
+{
+    const td_params_attention_spans *p = params;
+    (void)block;
+    for (int i = 0; i < 2; i++) {
+        const int64_t total = p->total[i], most = p->most[i];
+        int64_t begin = 0;
+        for (uint32_t b = 0; b <= p->batch && p->spans[i]; b++) {
+            const int64_t start = p->start[i][b], rising = start > begin ? start : begin, end = rising < total ? rising : total;
+            if (b)
+                p->spans[i][b - 1] = (td_span){(int32_t)begin, (int32_t)(end - begin < most ? end : begin + most)};
+            begin = end;
+        }
+    }
+}
+
+static void clear_rows(const td_params_attention_unspanned *p, uint32_t head, int64_t from, int64_t to)
+{
+    const size_t bytes = p->o.dtype == TANDEM_DTYPE_F32 ? 4 : 2;
+    for (int64_t row = from; row < to; row++) {
+        memset((char *)p->o.data + (size_t)element_of(&p->o, 0, head, row) * bytes, 0, p->o.dim * bytes);
+        if (p->lse)
+            p->lse[td_row_at(&p->lse_at, 0, head, row)] = -INFINITY;
+    }
+}
+
+void td_cpu_attn_unspanned(const void *params, const td_block *block)
+{
+    const td_params_attention_unspanned *p = params;
+    const uint32_t batch = block->x / p->o.heads, head = block->x % p->o.heads;
+    const int64_t next = batch + 1 < p->batch ? p->spans[batch + 1].first : (int64_t)p->o.rows;
+    if (!batch)
+        clear_rows(p, head, 0, p->spans[0].first);
+    clear_rows(p, head, p->spans[batch].end, next);
 }

@@ -68,17 +68,18 @@ static void store_f16(uint16_t *to, const float *from, uint32_t n)
     store_f16_c(to, from, n);
 }
 
-static const void *row_address(const td_tensor *x, uint32_t bh, uint32_t row)
+static const void *row_address(const td_tensor *x, const td_span *spans, uint32_t bh, uint32_t row)
 {
+    const int64_t first = spans ? spans[bh / x->heads].first : 0;
     const int64_t i = (int64_t)(bh / x->heads) * x->stride_batch + (int64_t)(bh % x->heads) * x->stride_head +
-                      (int64_t)row * x->stride_row;
+                      (first + row) * x->stride_row;
     return (const unsigned char *)x->data + i * (x->dtype == TANDEM_DTYPE_F32 ? 4 : 2);
 }
 
 /* Rows of a head that exist. */
-TD_INLINE uint32_t rows_of(uint32_t rows, uint32_t heads, const int32_t *counts, uint32_t bh)
+TD_INLINE uint32_t rows_of(uint32_t rows, uint32_t heads, const td_span *spans, uint32_t bh)
 {
-    return counts ? (uint32_t)counts[bh / heads] : rows;
+    return spans ? (uint32_t)(spans[bh / heads].end - spans[bh / heads].first) : rows;
 }
 
 /* Of them those of a chunk; 0: none. */
@@ -104,13 +105,13 @@ TD_INLINE float finite_or_0(float x)
 }
 
 /* The chunk's rows as finite floats in tile[][d_pad], zeros behind dim; row_bad[] tells which were not finite. */
-TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, const int32_t *counts, uint32_t bh, uint32_t chunk,
+TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, const td_span *spans, uint32_t bh, uint32_t chunk,
                              uint32_t d_pad)
 {
-    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(x->rows, x->heads, counts, bh), chunk);
+    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(x->rows, x->heads, spans, bh), chunk);
     for (uint32_t r = 0; r < rows; r++) {
         float *row = at->tile + (size_t)r * d_pad;
-        load_row(row, row_address(x, bh, first + r), x->dtype, x->dim);
+        load_row(row, row_address(x, spans, bh, first + r), x->dtype, x->dim);
         uint32_t bad = 0;
         for (uint32_t c = 0; c < x->dim; c++)
             bad |= (td_bits(row[c]) & 0x7f800000) == 0x7f800000;
@@ -140,14 +141,14 @@ TD_INLINE void mean_partial_body(const void *params, const td_block *at)
     const td_params_mean_partial *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, dim = p->x.dim;
-    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(p->x.rows, p->x.heads, p->counts, bh), chunk);
+    const uint32_t first = chunk * TD_TILE_ROWS, rows = rows_in(rows_of(p->x.rows, p->x.heads, p->spans, bh), chunk);
     if (!rows)
         return;
     float *row = local->channel, *sum = local->tile; /* sums of rows that are alike modulo 8 */
     memset(sum, 0, 8 * p->d_pad * sizeof *sum);
     for (uint32_t r = 0; r < rows; r++) {
         float *to = sum + r % 8 * p->d_pad;
-        load_row(row, row_address(&p->x, bh, first + r), p->x.dtype, dim);
+        load_row(row, row_address(&p->x, p->spans, bh, first + r), p->x.dtype, dim);
         for (uint32_t c = 0; c < dim; c++)
             to[c] += finite_or_0(row[c]);
     }
@@ -164,7 +165,7 @@ TD_INLINE void mean_final_body(const void *params, const td_block *at)
     const td_params_mean_final *p = params;
     const float *partial = p->partial + (size_t)at->x * p->chunks * p->d_pad;
     float *mean = p->mean + (size_t)at->x * p->d_pad;
-    const uint32_t rows = rows_of(p->rows, p->heads, p->counts, at->x), chunks = chunks_of(rows);
+    const uint32_t rows = rows_of(p->rows, p->heads, p->spans, at->x), chunks = chunks_of(rows);
     float sum[TD_MAX_DIM];
     for (uint32_t c = 0; c < p->d_pad; c++)
         sum[c] = 0;
@@ -180,7 +181,7 @@ TD_INLINE void amax_partial_body(const void *params, const td_block *at)
     const td_params_amax_partial *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad;
-    const uint32_t rows = load_tile(local, &p->x, p->counts, bh, chunk, d_pad);
+    const uint32_t rows = load_tile(local, &p->x, p->spans, bh, chunk, d_pad);
     if (!rows)
         return;
     float *mean = local->mean;
@@ -233,7 +234,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
     const td_params_quant_qk *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad;
-    const uint32_t rows = load_tile(local, &p->x, p->counts, bh, chunk, d_pad);
+    const uint32_t rows = load_tile(local, &p->x, p->spans, bh, chunk, d_pad);
     if (!rows)
         return;
     const size_t first = (size_t)bh * p->rows_pad + (size_t)chunk * TD_TILE_ROWS;
@@ -287,7 +288,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         uint32_t group_amax[TD_TILE_ROWS] = {0};
         if (p->amax) {
             const float *amax = p->amax + (size_t)bh * p->chunks * d_pad;
-            const uint32_t chunks = chunks_of(rows_of(p->x.rows, p->x.heads, p->counts, bh));
+            const uint32_t chunks = chunks_of(rows_of(p->x.rows, p->x.heads, p->spans, bh));
             float head = 0;
             for (size_t i = 0; i < (size_t)chunks * d_pad; i++)
                 head = amax[i] > head ? amax[i] : head;
@@ -391,7 +392,7 @@ TD_INLINE void quant_v_body(const void *params, const td_block *at)
     const td_params_quant_v *p = params;
     td_local_prologue *local = at->local;
     const uint32_t bhk = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad, dim = p->x.dim;
-    const uint32_t all = rows_of(p->x.rows, p->x.heads, p->counts, bhk), first = chunk * TD_TILE_ROWS, rows = rows_in(all, chunk);
+    const uint32_t all = rows_of(p->x.rows, p->x.heads, p->spans, bhk), first = chunk * TD_TILE_ROWS, rows = rows_in(all, chunk);
     if (!rows)
         return;
     const float *amax = p->amax + (size_t)bhk * p->chunks * d_pad;
@@ -422,7 +423,7 @@ TD_INLINE void quant_v_body(const void *params, const td_block *at)
         if (r >= rows) {
             memset(row, 0, d_pad * sizeof *row);
         } else {
-            load_row(row, row_address(&p->x, bhk, first + r), p->x.dtype, dim);
+            load_row(row, row_address(&p->x, p->spans, bhk, first + r), p->x.dtype, dim);
             for (uint32_t c = 0; c < dim; c++) {
                 const uint32_t y = td_bits((row[c] - mean[c]) * inverse[c]);
                 row[c] = td_float(td_select(is_finite(row[c]), y, 0));
@@ -459,7 +460,7 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
     const uint32_t chunk = at->x % p->chunks, bh = at->x / p->chunks / groups;
     const uint32_t first = at->x / p->chunks % groups * p->each;
     const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads), d_pad = p->d_pad;
-    const uint32_t rows = load_tile(local, &p->k, p->counts, bhk, chunk, d_pad);
+    const uint32_t rows = load_tile(local, &p->k, p->spans, bhk, chunk, d_pad);
     if (!rows)
         return;
     float sum[TD_TILE_ROWS], *mean = local->mean;

@@ -94,6 +94,14 @@ __device__ __forceinline__ int end_of(char)
 {
     return 0;
 }
+__device__ __forceinline__ int rows_of(const RowMask &mask, const td_params_attention &)
+{
+    return mask.rows;
+}
+__device__ __forceinline__ uint32_t rows_of(char, const td_params_attention &p)
+{
+    return p.o.rows;
+}
 
 /* The warp's first row in the dumps. */
 __device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const RowTile &at)
@@ -203,7 +211,9 @@ __device__ __forceinline__ void attend(const td_params_attention &p, const td_pa
     __syncthreads();
     int begin = 0; /* the first tile */
     if constexpr (Masked) {
-        MaskOf{*mask, at.bh / p.heads, at.bh % p.heads, at.row0}.fill(masked);
+        fill(masked, BatchMask(*mask, at.bh / p.heads), at.row0);
+        if (at.row0 >= masked.rows)
+            return;
         begin = masked.begin / T::keys;
     }
     const int lane = int(threadIdx.x) % 32;
@@ -311,7 +321,7 @@ __device__ __forceinline__ void attend(const td_params_attention &p, const td_pa
                     s[j][i] = __fmaf_rn(i % 2 ? delta.y : delta.x, sl2, s[j][i]);
             }
         if constexpr (Masked) {
-            MaskOf{*mask, at.bh / p.heads, at.bh % p.heads, at.row0}.apply(
+            ScoreMask{*mask, at.bh / p.heads, at.bh % p.heads, at.row0}.apply(
                 s, masked, tile * T::keys, p.lse_bias ? p.lse_bias + int64_t(at.bh) * p.q_pad : nullptr, sl2);
         } else if ((tile + 1) * T::keys > at.free_keys) {
             const int thread = tid_x() % 32, first = at.row0 + tid_x() / 32 * 16 + at.reach;
@@ -356,14 +366,28 @@ __device__ __forceinline__ void attend(const td_params_attention &p, const td_pa
     for (int half = 0; half < 2; half++) {
         const int64_t r = row + fragment_row(lane, 2 * half);
 
-        if (r >= p.o.rows)
+        int64_t out = r; /* where the row is in o and lse */
+        float sink = -CUDART_INF_F, share = 1.0f; /* of keys, beside the sink */
+        const float of_keys = softmax.l[half];    /* 0: no scale says what O is */
+
+        if (r >= rows_of(masked, p))
             continue;
+        if constexpr (Masked) {
+            out += masked.q_first;
+            if (mask->sink) {
+                sink = sink_of(*mask, head);
+                if (p.lse_bias && !(mask->softcap > 0)) /* scores are without what smoothing K took off */
+                    sink = __fsub_rn(sink, __fmul_rn(p.lse_bias[int64_t(at.bh) * p.q_pad + r], sl2));
+                softmax.add_sink(half, sink);
+                share = __fdiv_rn(of_keys, softmax.l[half]);
+            }
+        }
         if (p.lse && lane % 4 == 0) {
-            float lse = softmax.lse(half);
+            float lse = Masked ? softmax.lse(half, sink) : softmax.lse(half);
 
             if (p.lse_bias && !(Masked && mask->softcap > 0))
                 lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[int64_t(at.bh) * p.q_pad + r], p.scale));
-            p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + r * p.lse_stride_row] =
+            p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + out * p.lse_stride_row] =
                 lse;
         }
 #pragma unroll
@@ -376,13 +400,14 @@ __device__ __forceinline__ void attend(const td_params_attention &p, const td_pa
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 x[i] = 0.0f;
-                if (softmax.l[half] != 0.0f)
+                if (of_keys != 0.0f)
                     x[i] = __fmul_rn(__fdiv_rn(o[j][2 * half + i], softmax.l[half]),
                                      p.v_scale[int64_t(at.bhk) * T::dim + c + i]);
-                if (softmax.l[half] != 0.0f && p.v_mean)
-                    x[i] = __fadd_rn(x[i], p.v_mean[int64_t(at.bhk) * T::dim + c + i]);
+                if (of_keys != 0.0f && p.v_mean)
+                    x[i] = __fadd_rn(x[i], Masked ? __fmul_rn(p.v_mean[int64_t(at.bhk) * T::dim + c + i], share)
+                                                  : p.v_mean[int64_t(at.bhk) * T::dim + c + i]);
             }
-            store_pair(p.o, batch, head, r, c, x[0], x[1]);
+            store_pair(p.o, batch, head, out, c, x[0], x[1]);
         }
     }
 }

@@ -13,6 +13,7 @@
 #include <math_constants.h>
 
 #include "kernels/attention/params.h"
+#include "mask.cuh"
 #include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/tensor.cuh"
 
@@ -105,31 +106,6 @@ template <class E, int Dim> struct Few {
         }
     }
 
-    /* Keys, from the first one on, that a row attends to; with a mask 0 or below: none. */
-    __device__ __forceinline__ int reach_of(int row, int count) const
-    {
-        if (row >= int(p.q.rows))
-            return 0;
-        if (p.position) {
-            const int position = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
-
-            return position < count ? position + 1 : count;
-        }
-        return p.causal ? min(count, row + int(p.keys) - int(p.q.rows) + 1) : count;
-    }
-
-    /* The first key that a row attends to: where the window of its own key begins, which may be behind the last. */
-    __device__ __forceinline__ int first_of(int row) const
-    {
-        int64_t own = int64_t(row) + p.keys - p.q.rows;
-
-        if (!p.window || row >= int(p.q.rows))
-            return 0;
-        if (p.position)
-            own = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
-        return int(max(own - p.window + 1, int64_t(0)));
-    }
-
     template <class B> __device__ __forceinline__ void add_bias(float (&s)[tiles][4], int key0, const int (&reach)[2]) const
     {
 #pragma unroll
@@ -210,19 +186,23 @@ template <class E, int Dim> struct Few {
     }
 
     /* This warp's keys, into shared memory. */
-    __device__ __forceinline__ void sum(Shared &shared) const
+    __device__ __forceinline__ void sum(Shared &shared, const BatchMask &mask) const
     {
-        const int length = p.length ? p.length[batch * p.length_stride] : int(p.keys);
-        const int all = min(max(length, 0), int(p.keys));
-        const int reach[2] = {reach_of(row0 + g, all), reach_of(row0 + g + 8, all)};
         const uint32_t kv_head = head / (p.q.heads / p.k.heads);
-        const uint16_t *const k_plane = plane_of(p.k, kv_head), *const v_plane = plane_of(p.v, kv_head);
-        const uint16_t *const q_row = plane_of(p.q, head) + (row0 + g) * p.q.stride_row;
-        const int first[2] = {first_of(row0 + g), first_of(row0 + g + 8)};
-        int count = all, begin = 0; /* that some row of the block attends to */
+        const uint16_t *const k_plane = plane_of(p.k, kv_head) + mask.k_first * p.k.stride_row;
+        const uint16_t *const v_plane = plane_of(p.v, kv_head) + mask.k_first * p.v.stride_row;
+        const uint16_t *const q_row = plane_of(p.q, head) + (mask.q_first + row0 + g) * p.q.stride_row;
+        int first[2], reach[2], count = mask.keys, begin = 0; /* that some row of the block attends to */
         uint32_t rows_of_q[2][groups][4];
         float o[groups][4][4], m[2] = {-CUDART_INF_F, -CUDART_INF_F}, l[2] = {0.0f, 0.0f};
 
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            mask.find(mask.existing(row0 + g + 8 * half), first[half], reach[half]);
+        if (row0 + g >= mask.rows)
+            reach[0] = 0;
+        if (row0 + g + 8 >= mask.rows)
+            reach[1] = 0;
         if (p.causal || p.position) {
             count = max(reach[0], reach[1]);
 #pragma unroll
@@ -230,14 +210,14 @@ template <class E, int Dim> struct Few {
                 count = max(count, __shfl_xor_sync(~0u, count, apart));
         }
         if (p.window) {
-            begin = min(row0 + g < int(p.q.rows) ? first[0] : count, row0 + g + 8 < int(p.q.rows) ? first[1] : count);
+            begin = min(first[0], first[1]);
 #pragma unroll
             for (int apart = 4; apart < 32; apart *= 2)
                 begin = min(begin, __shfl_xor_sync(~0u, begin, apart));
             begin = begin / (warps * keys) * (warps * keys);
         }
-        load(rows_of_q[0], q_row, row0 + g < int(p.q.rows));
-        load(rows_of_q[1], q_row + 8 * p.q.stride_row, row0 + g + 8 < int(p.q.rows));
+        load(rows_of_q[0], q_row, row0 + g < mask.rows);
+        load(rows_of_q[1], q_row + 8 * p.q.stride_row, row0 + g + 8 < mask.rows);
 #pragma unroll
         for (int i = 0; i < 16 * groups; i++)
             o[i / 16][i / 4 % 4][i % 4] = 0.0f;
@@ -305,12 +285,12 @@ template <class E, int Dim> struct Few {
     }
 
     /* Of all warps: eight threads have a row, four channels each of every group. */
-    __device__ __forceinline__ void finish(const Shared &shared) const
+    __device__ __forceinline__ void finish(const Shared &shared, const BatchMask &mask) const
     {
         const int in = int(threadIdx.x / 8), row = row0 + in, channel = int(threadIdx.x % 8) * 4;
         float top = shared.m[0][in], factor[warps], l = 0.0f;
 
-        if (row >= int(p.q.rows))
+        if (row >= mask.rows)
             return;
 #pragma unroll
         for (int w = 1; w < warps; w++)
@@ -321,6 +301,10 @@ template <class E, int Dim> struct Few {
             factor[w] = ex2(__fsub_rn(shared.m[w][in], base));
             l = __fmaf_rn(factor[w], shared.l[w][in], l);
         }
+        const float sink = sink_of(p, head);
+        if (p.sink)
+            l = __fadd_rn(l, ex2(__fadd_rn(__fsub_rn(sink, base), TD_LOG2_448)));
+        const int64_t out = mask.q_first + row;
         const float part = l == 0.0f ? 0.0f : __fdividef(1.0f, l);
 #pragma unroll 1
         for (int c = channel; c < int(p.q.dim); c += 32) {
@@ -333,12 +317,13 @@ template <class E, int Dim> struct Few {
                 all.x = __fmaf_rn(factor[w], x.x, all.x), all.y = __fmaf_rn(factor[w], x.y, all.y);
                 all.z = __fmaf_rn(factor[w], x.z, all.z), all.w = __fmaf_rn(factor[w], x.w, all.w);
             }
-            store_pair(p.o, batch, head, row, c, __fmul_rn(all.x, part), __fmul_rn(all.y, part));
-            store_pair(p.o, batch, head, row, c + 2, __fmul_rn(all.z, part), __fmul_rn(all.w, part));
+            store_pair(p.o, batch, head, out, c, __fmul_rn(all.x, part), __fmul_rn(all.y, part));
+            store_pair(p.o, batch, head, out, c + 2, __fmul_rn(all.z, part), __fmul_rn(all.w, part));
         }
         if (p.lse && channel == 0)
-            p.lse[row_at(p.lse_at, batch, head, row)] =
-                l == 0.0f ? -CUDART_INF_F : __fmul_rn(__fsub_rn(__fadd_rn(base, log2f(l)), TD_LOG2_448), TD_LN_2);
+            p.lse[row_at(p.lse_at, batch, head, out)] =
+                l == CUDART_INF_F ? __fmul_rn(sink, TD_LN_2)
+                : l == 0.0f       ? -CUDART_INF_F : __fmul_rn(__fsub_rn(__fadd_rn(base, log2f(l)), TD_LOG2_448), TD_LN_2);
     }
 };
 
@@ -351,9 +336,12 @@ template <class E, int Dim> __device__ __forceinline__ void attend_few(const td_
 
     wait_for_previous();
     launch_dependents();
-    few.sum(shared);
+    const BatchMask mask(p, few.batch);
+    if (few.row0 >= mask.rows)
+        return;
+    few.sum(shared, mask);
     if (!__syncthreads_or(stop))
-        few.finish(shared);
+        few.finish(shared, mask);
 }
 
 } // namespace td

@@ -9,6 +9,7 @@
  */
 #include <type_traits>
 
+#include "mask.cuh"
 #include "softmax.cuh"
 #include "kernels/cuda/tensor.cuh"
 
@@ -65,78 +66,51 @@ template <class E, int Dim> struct Masked {
     static constexpr int pieces = T::keys * Dim / 8; /* of 16 bytes, of a step's K or V */
 
     const td_params_attention_masked &p;
+    BatchMask mask;
     int64_t batch, head, kv_head;
     int row0;  /* of the block */
     int keys;  /* that count, and that some row of the block attends to */
     int begin; /* the first of them */
     const uint16_t *k, *v;
 
-    __device__ __forceinline__ explicit Masked(const td_params_attention_masked &params) : p(params)
+    __device__ __forceinline__ explicit Masked(const td_params_attention_masked &params)
+        : p(params), mask(params, blockIdx.x / ((params.q.rows + T::rows - 1) / T::rows) / params.q.heads)
     {
         const uint32_t tiles_of_rows = (p.q.rows + T::rows - 1) / T::rows, plane = blockIdx.x / tiles_of_rows;
-        const int length = p.length ? p.length[int64_t(plane / p.q.heads) * p.length_stride] : int(p.keys);
 
         batch = plane / p.q.heads;
         head = plane % p.q.heads;
         kv_head = head / (p.q.heads / p.k.heads);
         row0 = int(blockIdx.x % tiles_of_rows) * T::rows;
-        keys = min(max(length, 0), int(p.keys));
-        if (p.causal)
-            keys = max(0, reach_of(min(row0 + T::rows, int(p.q.rows)) - 1));
-        if (p.position)
-            keys = farthest();
-        begin = p.window ? nearest() : 0;
-        k = static_cast<const uint16_t *>(p.k.data) + batch * p.k.stride_batch + kv_head * p.k.stride_head;
-        v = static_cast<const uint16_t *>(p.v.data) + batch * p.v.stride_batch + kv_head * p.v.stride_head;
+        keys = mask.keys;
+        begin = 0;
+        if (p.causal || p.position)
+            look();
+        k = static_cast<const uint16_t *>(p.k.data) + batch * p.k.stride_batch + kv_head * p.k.stride_head +
+            mask.k_first * p.k.stride_row;
+        v = static_cast<const uint16_t *>(p.v.data) + batch * p.v.stride_batch + kv_head * p.v.stride_head +
+            mask.k_first * p.v.stride_row;
     }
 
-    /* Keys, from the first one on, that a row attends to; with a mask 0 or below: none. */
-    __device__ __forceinline__ int reach_of(int row) const
+    /* What the block's rows attend to together; each warp looks at all of them. */
+    __device__ __forceinline__ void look()
     {
-        if (p.position && row < int(p.q.rows)) {
-            const int position = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
+        int least = keys, most = 0;
 
-            return position < keys ? position + 1 : keys;
+        for (int row = row0 + tid_x() % 32; row < min(row0 + T::rows, mask.rows); row += 32) {
+            int first, reach;
+
+            mask.find(row, first, reach);
+            least = min(least, first);
+            most = max(most, reach);
         }
-        return p.causal ? min(keys, row + int(p.keys) - int(p.q.rows) + 1) : keys;
-    }
-
-    /* The first key that a row attends to: where the window of its own key begins, which may be behind the last. */
-    __device__ __forceinline__ int first_of(int row) const
-    {
-        int64_t own = int64_t(row) + p.keys - p.q.rows;
-
-        if (!p.window || row >= int(p.q.rows))
-            return 0;
-        if (p.position)
-            own = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
-        return int(max(own - p.window + 1, int64_t(0)));
-    }
-
-    /* The least of the block's. */
-    __device__ __forceinline__ int nearest() const
-    {
-        int least = keys;
-
-        for (int row = row0 + tid_x() % 32; row < min(row0 + T::rows, int(p.q.rows)); row += 32)
-            least = min(least, first_of(row));
 #pragma unroll
-        for (int apart = 16; apart; apart /= 2)
+        for (int apart = 16; apart; apart /= 2) {
             least = min(least, __shfl_xor_sync(~0u, least, apart));
-        return least;
-    }
-
-    /* The most that a row of the block attends to; each warp looks at all of them. */
-    __device__ __forceinline__ int farthest() const
-    {
-        int most = 0;
-
-        for (int row = row0 + tid_x() % 32; row < min(row0 + T::rows, int(p.q.rows)); row += 32)
-            most = max(most, reach_of(row));
-#pragma unroll
-        for (int apart = 16; apart; apart /= 2)
             most = max(most, __shfl_xor_sync(~0u, most, apart));
-        return most;
+        }
+        begin = least;
+        keys = most;
     }
 
     template <class F> __device__ __forceinline__ static void each_piece(F f)
@@ -184,9 +158,9 @@ template <class E, int Dim> struct Masked {
     __device__ __forceinline__ uint32_t load_q(int row, int channel, bool wide) const
     {
         const uint16_t *at = static_cast<const uint16_t *>(p.q.data) + batch * p.q.stride_batch + head * p.q.stride_head +
-                             row * p.q.stride_row + channel;
+                             (mask.q_first + row) * p.q.stride_row + channel;
 
-        if (row >= int(p.q.rows) || channel >= int(p.q.dim))
+        if (row >= mask.rows || channel >= int(p.q.dim))
             return 0;
         return wide ? *reinterpret_cast<const uint32_t *>(at) : at[0] | uint32_t(at[1]) << 16;
     }
@@ -209,7 +183,7 @@ template <class E, int Dim> struct Masked {
             x = __fmul_rn(x, c);
             if (p.softcap > 0)
                 x = capped(x, p.softcap);
-            if (p.bias && row < int(p.q.rows) && key < end) {
+            if (p.bias && row < mask.rows && key < end) {
                 const float bias = load_one(p.bias, p.bias_dtype, row_at(p.bias_at, batch, head, row) + key);
 
                 x = bias == -CUDART_INF_F ? bias : __fadd_rn(x, __fmul_rn(bias, TD_LOG2_E));
@@ -219,25 +193,29 @@ template <class E, int Dim> struct Masked {
         }
     }
 
-    __device__ __forceinline__ void store(const float (&o)[Dim / 8][4], const Softmax &softmax, int warp_row) const
+    __device__ __forceinline__ void store(const float (&o)[Dim / 8][4], Softmax &softmax, int warp_row) const
     {
         const int lane = tid_x() % 32;
+        const float sink = sink_of(p, head);
 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int64_t row = warp_row + fragment_row(lane, 2 * half);
-            const float l = softmax.l[half];
+            const int64_t out = mask.q_first + row;
 
-            if (row >= p.q.rows)
+            if (row >= mask.rows)
                 continue;
+            if (p.sink)
+                softmax.add_sink(half, sink);
+            const float l = softmax.l[half];
             if (p.lse && lane % 4 == 0)
-                p.lse[row_at(p.lse_at, batch, head, row)] = softmax.lse(half);
+                p.lse[row_at(p.lse_at, batch, head, out)] = softmax.lse(half, sink);
 #pragma unroll
             for (int j = 0; j < Dim / 8; j++) {
                 const int c = fragment_column(lane, j, 0);
 
                 if (c < int(p.q.dim))
-                    store_pair(p.o, batch, head, row, c, l != 0.0f ? __fdiv_rn(o[j][2 * half], l) : 0.0f,
+                    store_pair(p.o, batch, head, out, c, l != 0.0f ? __fdiv_rn(o[j][2 * half], l) : 0.0f,
                                l != 0.0f ? __fdiv_rn(o[j][2 * half + 1], l) : 0.0f);
             }
         }
@@ -247,13 +225,17 @@ template <class E, int Dim> struct Masked {
     {
         const int lane = tid_x() % 32, warp_row = row0 + tid_x() / 32 * 16, steps = (keys + T::keys - 1) / T::keys;
         const bool wide_q = masked_wide(p.q), wide_k = masked_wide(p.k), wide_v = masked_wide(p.v);
-        const int reach[2] = {reach_of(warp_row + fragment_row(lane, 0)), reach_of(warp_row + fragment_row(lane, 2))};
-        const int first[2] = {first_of(warp_row + fragment_row(lane, 0)), first_of(warp_row + fragment_row(lane, 2))};
         const int from = begin / T::keys;
         uint32_t q[Dim / 16][4];
         float o[Dim / 8][4];
+        int first[2], reach[2];
         Softmax softmax;
 
+        if (row0 >= mask.rows)
+            return;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            mask.find(mask.existing(warp_row + fragment_row(lane, 2 * half)), first[half], reach[half]);
         for (int i = tid_x(); i < 2 * T::keys; i += int(TD_BLOCK_THREADS))
             shared.stage[i / T::keys].bad[i % T::keys] = -1;
         __syncthreads();

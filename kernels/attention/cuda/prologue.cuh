@@ -79,9 +79,9 @@ struct Walk {
 };
 
 /* Rows of a head that exist. */
-__device__ __forceinline__ uint32_t rows_of(uint32_t rows, uint32_t heads, const int32_t *counts, uint32_t bh)
+__device__ __forceinline__ td_span span_of(uint32_t rows, uint32_t heads, const td_span *spans, uint32_t bh)
 {
-    return counts ? uint32_t(counts[bh / heads]) : rows;
+    return spans ? spans[bh / heads] : td_span{0, int32_t(rows)};
 }
 
 __device__ __forceinline__ uint32_t chunks_of(uint32_t rows)
@@ -91,15 +91,16 @@ __device__ __forceinline__ uint32_t chunks_of(uint32_t rows)
 
 /* A block's share of the grid: chunk of 128 rows of a head. */
 struct Chunk {
-    int64_t bh, first;
+    int64_t bh, first, from; /* its first row, in codes and in the tensor */
     int index, rows; /* rows that exist, at most 128; 0 or below: none */
 
-    __device__ __forceinline__ Chunk(uint32_t block, uint32_t chunks, uint32_t total_rows)
+    __device__ __forceinline__ Chunk(uint32_t block, uint32_t chunks, td_span span)
     {
         bh = block / chunks;
         index = int(block % chunks);
         first = int64_t(index) * kRows;
-        rows = int(min(int64_t(kRows), int64_t(total_rows) - first));
+        from = span.first + first;
+        rows = int(min(int64_t(kRows), span.end - from));
     }
 };
 
@@ -323,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     if (td::cancelled(p.cancel))
         return;
     __shared__ __align__(16) float stage[td::kStageFloats];
-    const td::Chunk chunk(blockIdx.x, p.chunks, td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks));
+    const td::Chunk chunk(blockIdx.x, p.chunks, td::span_of(p.x.rows, p.x.heads, p.spans, blockIdx.x / p.chunks));
     const td::Walk walk(p.x.dim, p.d_pad);
     if (chunk.rows <= 0)
         return;
@@ -332,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
         float sum[2][8];
 
-        td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk,
+        td::column_sums(sum, stage, x + chunk.from * p.x.stride_row, p.x.stride_row, wide, walk,
                         chunk.rows, int(p.d_pad));
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -347,7 +348,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     if (td::cancelled(p.cancel))
         return;
     const float *from = p.partial + int64_t(blockIdx.x) * p.chunks * p.d_pad;
-    const uint32_t rows = td::rows_of(p.rows, p.heads, p.counts, blockIdx.x);
+    const td_span span = td::span_of(p.rows, p.heads, p.spans, blockIdx.x);
+    const uint32_t rows = uint32_t(span.end - span.first);
     const uint32_t chunks = td::chunks_of(rows);
 
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
@@ -368,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
     __shared__ unsigned top[td::kMaxDim]; /* as bits */
-    const td::Chunk chunk(blockIdx.x, p.chunks, td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks));
+    const td::Chunk chunk(blockIdx.x, p.chunks, td::span_of(p.x.rows, p.x.heads, p.spans, blockIdx.x / p.chunks));
     const td::Walk walk(p.x.dim, p.d_pad);
 
     if (chunk.rows <= 0)
@@ -380,7 +382,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
         const int64_t stride = p.x.stride_row;
         unsigned most[8] = {};
 
-        x += chunk.first * stride;
+        x += chunk.from * stride;
         td::prepare_mean(mean, stage, p.mean, p.own_mean != 0, x, stride, wide, walk, chunk,
                          int(p.d_pad));
         td::for_rows(x, stride, wide, walk, chunk.rows, [&](int r, const float(&v)[8], bool mine) {
@@ -413,8 +415,9 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     __shared__ unsigned top[td::kRows]; /* maxima of the groups, as bits */
     __shared__ float factor[td::kRows]; /* that turns a row into codes */
     __shared__ bool bad[td::kRows];
-    const uint32_t all = td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks);
-    const td::Chunk chunk(blockIdx.x, p.chunks, all);
+    const td_span span = td::span_of(p.x.rows, p.x.heads, p.spans, blockIdx.x / p.chunks);
+    const uint32_t all = uint32_t(span.end - span.first);
+    const td::Chunk chunk(blockIdx.x, p.chunks, span);
     const td::Walk walk(p.x.dim, p.d_pad);
     const int t = int(threadIdx.x);
     const uint32_t granularity = p.mode == 1 ? uint32_t(TANDEM_GRANULARITY_TOKEN) : p.granularity;
@@ -438,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
         const int64_t stride = p.x.stride_row;
 
-        x += chunk.first * stride;
+        x += chunk.from * stride;
         td::prepare_mean(mean, stage, p.mean, p.block_mean != nullptr, x, stride, wide, walk, chunk,
                          int(p.d_pad));
         if (p.block_mean)
@@ -558,8 +561,9 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     constexpr int slice = 32, pitch = 2 * td::kRows + 16;
     __shared__ __align__(16) uint8_t turned[slice * pitch];
     __shared__ float factor[td::kMaxDim], mean[td::kMaxDim];
-    const uint32_t all = td::rows_of(p.x.rows, p.x.heads, p.counts, blockIdx.x / p.chunks);
-    const td::Chunk chunk(blockIdx.x, p.chunks, all);
+    const td_span span = td::span_of(p.x.rows, p.x.heads, p.spans, blockIdx.x / p.chunks);
+    const uint32_t all = uint32_t(span.end - span.first);
+    const td::Chunk chunk(blockIdx.x, p.chunks, span);
     const td::Walk walk(slice, slice);
     const int t = int(threadIdx.x), bytes = p.mode == 0 ? 1 : 2;
 
@@ -585,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
             p.scale[chunk.bh * p.d_pad + c] = scale;
     }
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
-        x += chunk.first * p.x.stride_row;
+        x += chunk.from * p.x.stride_row;
         for (int c0 = 0; c0 < int(p.d_pad); c0 += slice) {
             const int c = c0 + walk.channel;
             td::Eight<std::remove_const_t<std::remove_pointer_t<decltype(x)>>>
@@ -643,7 +647,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 4) /* else some r
     const uint32_t groups = (p.q_blocks + p.each - 1) / p.each;
     /* chunk.bh counts (bh, group of query blocks) pairs */
     const td::Chunk chunk(blockIdx.x, p.chunks,
-                          td::rows_of(p.k.rows, p.heads, p.counts, blockIdx.x / p.chunks / groups));
+                          td::span_of(p.k.rows, p.heads, p.spans, blockIdx.x / p.chunks / groups));
     const int64_t bh = chunk.bh / groups, batch = bh / p.heads, head = bh % p.heads;
     const int64_t bhk = batch * p.k.heads + head / (p.heads / p.k.heads);
     const uint32_t first = uint32_t(chunk.bh % groups) * p.each,
@@ -673,7 +677,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 4) /* else some r
                 for (uint32_t c = 0; c < channels; c += 8) {
                     float v[8];
 
-                    td::load8(v, k + (chunk.first + t) * p.k.stride_row + c0 + c, wide);
+                    td::load8(v, k + (chunk.from + t) * p.k.stride_row + c0 + c, wide);
                     td::make_finite(v);
 #pragma unroll
                     for (int i = 0; i < 8; i++) {

@@ -57,6 +57,20 @@ struct Softmax {
             l[half] = quad_sum(l[half]);
     }
 
+    /* Behind finish(): what is in the sum, of the score in base 2, without a value. */
+    __device__ __forceinline__ void add_sink(int half, float score)
+    {
+        const float base = m[half] == -CUDART_INF_F ? 0.0f : m[half];
+
+        l[half] = __fadd_rn(l[half], ex2(__fadd_rn(__fsub_rn(score, base), TD_LOG2_448)));
+    }
+
+    /* With a sink that was added, or -inf. Beside one that makes the sum infinite nothing counts. */
+    __device__ __forceinline__ float lse(int half, float sink) const
+    {
+        return l[half] == CUDART_INF_F ? __fmul_rn(sink, TD_LN_2) : lse(half);
+    }
+
     /* Natural log of the sum of exp; -inf for a row without keys. */
     __device__ __forceinline__ float lse(int half) const
     {

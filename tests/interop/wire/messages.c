@@ -749,7 +749,7 @@ static void test_sizes(void **state)
 static void test_operations(void **state)
 {
     static const uint8_t theirs[TD_WIRE_OPERATION_BYTES] = {0xf0, 0x01, 0x10, 0x20, [11] = 0x10}; /* 23 is none yet */
-    static const uint8_t both[TD_WIRE_OPERATION_BYTES] = {0x30, 0x01, 0x10, 0x10};
+    static const uint8_t both[TD_WIRE_OPERATION_BYTES] = {0x40, 0x01, 0x10, 0x10};
     td_wire_rules rules = wire_rules(TD_WIRE_HELLO);
     const td_operation_layout *attention = rules.operation(TANDEM_OPERATION_ATTENTION);
     td_wire_message m = wire_sample(TD_WIRE_WELCOME);

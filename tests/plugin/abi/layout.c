@@ -12,7 +12,7 @@
 
 LAST(tandem_point, value);
 LAST(tandem_view, stride_row);
-LAST(tandem_attention, window);
+LAST(tandem_attention, kv_total);
 LAST(tandem_norm, rotated_channels);
 LAST(tandem_linear, reserved);
 LAST(tandem_embed, reserved);

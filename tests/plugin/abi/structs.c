@@ -177,7 +177,7 @@ static void test_jobs(void **state)
 
         ((char *)&job.op)[at] = 9;
         assert_int_equal(submit(s, &job), TANDEM_ERROR_UNSUPPORTED);
-        snprintf(says, sizeof says, "job.op is of operation 1, of which this library knows 440 bytes, but the byte at offset %zu "
+        snprintf(says, sizeof says, "job.op is of operation 1, of which this library knows 592 bytes, but the byte at offset %zu "
                  "is 9, not 0", at);
         assert_non_null(strstr(last_text, says));
         assert_int_equal(ask_supported(s, &job), TANDEM_ERROR_UNSUPPORTED);

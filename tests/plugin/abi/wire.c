@@ -195,7 +195,7 @@ static first_area *greet(int socket, const first_sizes *most, first_sizes *sizes
     assert_true((answer.welcome.features & ~(uint64_t)1) == 0 && answer.welcome.share == FIRST_SHARE_HOST);
     *sizes = answer.welcome.sizes;
     if (most) {
-        assert_int_equal(answer.welcome.reserved[4], 0x30);
+        assert_int_equal(answer.welcome.reserved[4], 0x40);
     } else {
         assert_true(sizes_are_own(sizes) && !answer.welcome.reserved1);
         assert_memory_equal(answer.welcome.reserved, none, sizeof none);
