@@ -174,7 +174,7 @@ class Ptxas(unittest.TestCase):
             if arch not in REGISTERS:
                 continue
             want = {f"{kernel}_d{d}" for kernel in (*REGISTERS[arch], *MASKED, *MASKED_CODES[arch]) for d in DIMS}
-            want.add("attn_masked_keys")
+            want |= {"attn_masked_keys", "attn_spans", "attn_unspanned"}
             want |= {f"{kernel}_d{d}" for kernel in FEW for d in FEW_DIMS}
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}

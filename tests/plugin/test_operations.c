@@ -135,6 +135,20 @@ static void attention(const operation *it, tandem_mem mem, tandem_operands *op)
     op->attention.bias.stride_batch = op->attention.bias.stride_head = 0;
 }
 
+/* Of two sequences, of which rows 1 to 27 and all from 28 on are. */
+static void sequences(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    attention(it, mem, op);
+    op->attention.batch = 2;
+    op->attention.heads = op->attention.kv_heads = HEADS * (CHANNELS / it->head_dim);
+    op->attention.causal = 1;
+    op->attention.length.dtype = op->attention.bias.dtype = TANDEM_DTYPE_NONE;
+    op->attention.q_start = op->attention.k_start =
+        tandem_view_dense(mem, IDS + 3 * sizeof(int32_t), TANDEM_DTYPE_I32, 1, 1, 3);
+    op->attention.q_total = op->attention.kv_total = ROWS;
+    op->attention.sink = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, op->attention.heads, 1, 1);
+}
+
 /* To a cache where y is otherwise: a row at position 1, which those behind it do not follow. */
 static void cache_append(const operation *it, tandem_mem mem, tandem_operands *op)
 {
@@ -279,6 +293,7 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-2f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64,
      .precision = TANDEM_PRECISION_8B},
+    {.number = TANDEM_OPERATION_ATTENTION, .make = sequences, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
     {.number = TANDEM_OPERATION_CACHE_APPEND, .make = cache_append, .dtype = TANDEM_CACHE_K8V8, .head_dim = 64},
 #define CACHE(format, dim) \
     {.number = TANDEM_OPERATION_CACHE_ATTENTION, .make = cache_attention, .elements = HEADS * ROWS * dim, .off = 4e-3f, .dtype = format, .head_dim = dim}

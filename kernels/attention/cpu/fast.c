@@ -599,18 +599,6 @@ const td_fast_ops *td_fast_ops_in_use(void)
     return &isa_table[td_cpu_isa_level()];
 }
 
-float td_fast_with_sink(float l, float m, float sink)
-{
-    return sink == -INFINITY ? l : l + exp2f((sink - (m == -INFINITY ? 0 : m)) + TD_LOG2_448);
-}
-
-float td_fast_lse(float l, float m, float sink)
-{
-    if (l == INFINITY) /* beside such a sink nothing counts */
-        return sink * TD_LN_2;
-    return l == 0 ? -INFINITY : (((m == -INFINITY ? 0 : m) + log2f(l)) - TD_LOG2_448) * TD_LN_2;
-}
-
 void td_fast_store(const td_fast_rows *of, const td_fast_job *at)
 {
     const td_params_attention *p = at->p;
@@ -631,12 +619,9 @@ void td_fast_store(const td_fast_rows *of, const td_fast_job *at)
         for (uint32_t c = 0; c < dim; c++)
             o[c] = sums[r] == 0 ? 0 : o[c] / l * scale[c] + (mean ? mean[c] * share : 0);
         td_fast_ops_in_use()->store(p->o.data, p->o.dtype, at_o, o, dim);
-        if (p->lse) {
-            float lse = td_fast_lse(l, m, sink);
-            if (l != 0 && off != 0)
-                lse += off * p->scale;
-            p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row_of_o * p->lse_stride_row] = lse;
-        }
+        if (p->lse)
+            p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row_of_o * p->lse_stride_row] =
+                td_fast_lse(l, m, sink) + (l == 0 ? 0 : off * p->scale);
     }
 }
 

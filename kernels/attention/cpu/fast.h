@@ -42,8 +42,17 @@ typedef struct td_fast_rows {
 td_fast_job td_fast_start(const td_params_attention *p, const td_fast_rows *of, bool is_8b, td_local_fast *local);
 void td_fast_load_tile(const td_fast_rows *of, td_fast_job *at);
 /* With a row's sink its sum, of which P is 2^(score - base + TD_LOG2_448), and its lse: -INFINITY where the sum is 0. */
-float td_fast_with_sink(float l, float m, float sink);
-float td_fast_lse(float l, float m, float sink);
+TD_INLINE float td_fast_with_sink(float l, float m, float sink)
+{
+    return sink == -INFINITY ? l : l + exp2f((sink - (m == -INFINITY ? 0 : m)) + TD_LOG2_448);
+}
+
+TD_INLINE float td_fast_lse(float l, float m, float sink)
+{
+    if (l == INFINITY) /* beside such a sink nothing counts */
+        return sink * TD_LN_2;
+    return l == 0 ? -INFINITY : (((m == -INFINITY ? 0 : m) + log2f(l)) - TD_LOG2_448) * TD_LN_2;
+}
 void td_fast_store(const td_fast_rows *of, const td_fast_job *at);
 
 #endif
