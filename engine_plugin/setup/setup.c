@@ -10,12 +10,12 @@ enum { MOST_DEVICES = 16, MOST_FAMILIES = 32 };
 
 bool setup_loader(td_library **library, PFN_vkGetInstanceProcAddr *get, char *why, size_t why_bytes)
 {
-    if (td_library_open("libvulkan.so.1", library, why, why_bytes) == TANDEM_OK)
+    if (td_library_open(td_library_vulkan, library, why, why_bytes) == TANDEM_OK)
         *(void **)get = td_library_symbol(*library, "vkGetInstanceProcAddr");
     if (*get)
         return true;
     td_library_close(library);
-    td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "libvulkan.so.1 is not installed");
+    td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is not installed", td_library_vulkan);
     return false;
 }
 

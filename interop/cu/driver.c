@@ -79,7 +79,7 @@ static tandem_status open_library(td_cu_device *device, char *why, size_t why_by
 {
     char text[300];
 
-    if (td_library_open("libcuda.so.1", &device->library, text, sizeof text))
+    if (td_library_open(td_library_cuda, &device->library, text, sizeof text))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA driver: %s", text);
 #define OPTIONAL(kind, name, symbol, parameters) *(void **)&device->table.name = td_library_symbol(device->library, #symbol);
 #define REQUIRED(kind, name, symbol, parameters) \

@@ -9,6 +9,9 @@
 
 typedef struct td_library td_library;
 
+/* What the libraries of two drivers are called here: NVIDIA's for CUDA, and the loader of all of Vulkan's. */
+extern const char td_library_cuda[], td_library_vulkan[];
+
 /* Opens a library by its file name, as the system's loader finds it. Its names become nobody else's, and its code stays loaded
  * for good: a driver has threads and exit handlers of its own.
  * Returns: UNSUPPORTED if it is not there or cannot be loaded; `why` is then in the loader's words.

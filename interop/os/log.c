@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "interop/os/log.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+
+#include "interop/os/process.h"
 
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
 enum { LEVELS = sizeof level_names / sizeof *level_names };
@@ -19,14 +18,14 @@ static void log_to_stderr(void *user, int level, const char *text)
     if (level > (int)(intptr_t)user)
         return;
     length = snprintf(line, sizeof line, "tandem: %s: %s\n", level_names[level], text);
-    if (length > 0 && write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1) < 0)
-        return; /* there is nobody else to tell */
+    if (length > 0)
+        td_log_write(line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
 }
 
 td_log td_log_of_environment(void)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
-    const char *asked = secure_getenv("TANDEM_LOG");
+    const char *asked = td_process_environment("TANDEM_LOG");
     td_log errors = {log_to_stderr, (void *)(intptr_t)TD_LOG_ERROR};
 
     if (!asked || !asked[0])

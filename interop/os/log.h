@@ -14,4 +14,9 @@
  * Blocks: never. */
 td_log td_log_of_environment(void);
 
+/* Writes a line, with its end, to standard error in one go.
+ * Threads: any.
+ * Blocks: as who reads it does. */
+void td_log_write(const char *line, size_t bytes);
+
 #endif

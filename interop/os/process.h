@@ -24,6 +24,13 @@ const char *td_process_name(void);
  * Blocks: never. */
 uint32_t td_process_user(void);
 
+/* What a name stands for in its environment; NULL if it is not there, and where the process has more rights than its user
+ * (setuid), who may have set it.
+ * Owner: the process.
+ * Threads: while none changes the environment.
+ * Blocks: never. */
+const char *td_process_environment(const char *name);
+
 /* Tells a process from the children that fork() makes of it, which have copies of all that it has in memory: one load,
  * where asking for the process's number is a system call of 60 ns or more. */
 typedef struct td_process_mark {

@@ -4,6 +4,8 @@
 
 #include <dlfcn.h>
 
+const char td_library_cuda[] = "libcuda.so.1", td_library_vulkan[] = "libvulkan.so.1";
+
 tandem_status td_library_open(const char *name, td_library **library, char *why, size_t why_bytes)
 {
     const char *text;

@@ -7,6 +7,7 @@
 #include "interop/os/process.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,6 +24,11 @@ const char *td_process_name(void)
 uint32_t td_process_user(void)
 {
     return geteuid();
+}
+
+const char *td_process_environment(const char *name)
+{
+    return secure_getenv(name);
 }
 
 bool td_process_mark_make(td_process_mark *mark)
