@@ -8,8 +8,9 @@
 #include "kernels/arena.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "interop/os/memory.h"
 
 enum { FIRST_BYTES = 4096, FIRST_ELEMENTS = 4, BLOCK_ALIGN = 64 };
 
@@ -30,7 +31,7 @@ static td_arena_block *add_block(td_arena *arena, size_t least)
 
     while (bytes < least + sizeof *block + BLOCK_ALIGN)
         bytes *= 2;
-    block = aligned_alloc(BLOCK_ALIGN, bytes);
+    block = td_aligned_alloc(BLOCK_ALIGN, bytes);
     if (!block)
         return NULL;
     *block = (td_arena_block){.next = arena->blocks, .bytes = bytes, .used = sizeof *block};
@@ -91,7 +92,7 @@ static void free_blocks(td_arena_block *block)
     while (block) {
         td_arena_block *next = block->next;
 
-        free(block);
+        td_aligned_free(block);
         block = next;
     }
 }

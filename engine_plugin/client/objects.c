@@ -18,7 +18,7 @@ static void *alloc_pages(uint64_t bytes, size_t alignment)
 {
     const bool large = bytes >= 2 * TD_LARGE_PAGE_BYTES;
     const size_t to = large && alignment < TD_LARGE_PAGE_BYTES ? TD_LARGE_PAGE_BYTES : alignment;
-    void *pointer = aligned_alloc(to, (size_t)td_align_up(bytes, to));
+    void *pointer = td_aligned_alloc(to, (size_t)td_align_up(bytes, to));
 
     if (pointer && large)
         td_prefer_large_pages(pointer, bytes);
@@ -60,7 +60,7 @@ void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
     }
     if (bytes > MANY_BYTES)
         td_drop_pages(pointer, bytes);
-    free(pointer);
+    td_aligned_free(pointer);
 }
 
 /* Failures. */

@@ -11,6 +11,7 @@
 #include "engine_plugin/client/tuning_file.h"
 #include "interop/os/cpu.h"
 #include "interop/os/log.h"
+#include "interop/os/memory.h"
 #include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
 
@@ -206,7 +207,7 @@ static void free_session(tandem_session *s)
     if (s->release)
         s->release(s->user, s);
     else
-        free(s);
+        td_aligned_free(s);
 }
 
 tandem_status tandem_session_destroy(tandem_session **session)
@@ -272,7 +273,7 @@ tandem_status td_session_make(const tandem_session_desc *given, bool of_worker, 
     if (desc->allocate)
         s = desc->allocate(desc->user, sizeof *s, 64);
     else
-        s = aligned_alloc(64, (size_t)td_align_up(sizeof *s, 64));
+        s = td_aligned_alloc(64, (size_t)td_align_up(sizeof *s, 64));
     if (!s) {
         td_fail(why, sizeof why, status, "no host memory for a session of %zu bytes", sizeof *s);
         goto fail;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine_plugin/exec/exec.h"
+#include "interop/os/memory.h"
 
 uint64_t td_exec_address(const td_reloc *reloc, const uint64_t *views, uint64_t scratch, uint64_t control)
 {
@@ -206,7 +207,7 @@ tandem_status td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *v
     if (threads > most_blocks)
         threads = (uint32_t)most_blocks;
     /* Members' own memory first, as that is aligned to lines. */
-    unsigned char *local = aligned_alloc(64, local_bytes * threads + (size_t)td_align_up(threads * sizeof(member), 64));
+    unsigned char *local = td_aligned_alloc(64, local_bytes * threads + (size_t)td_align_up(threads * sizeof(member), 64));
     if (!local)
         return TANDEM_ERROR_NOMEM;
     r.members = (member *)(local + local_bytes * threads);
@@ -220,7 +221,7 @@ tandem_status td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *v
         yields->held_ns = m->held_ns > yields->held_ns ? m->held_ns : yields->held_ns;
         yields->late_ns = m->late_ns > yields->late_ns ? m->late_ns : yields->late_ns;
     }
-    free(local);
+    td_aligned_free(local);
     return r.stopped ? TANDEM_ERROR_BUSY : TANDEM_OK;
 }
 

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "engine_plugin/exec/vk_inline.h"
+#include "interop/os/memory.h"
 #include "kernels/self_test.h"
 
 enum {
@@ -406,8 +407,8 @@ static tandem_status run_self_test(td_inline_stream *s, td_inline_self_test *t, 
         status = td_vk_mem_create_device(s->vk, t->plan.scratch_bytes, usage, &t->device_scratch, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    t->data = aligned_alloc(256, TD_SELF_TEST_BYTES);
-    t->scratch = aligned_alloc(256, (size_t)td_align_up(t->plan.scratch_bytes, 256));
+    t->data = td_aligned_alloc(256, TD_SELF_TEST_BYTES);
+    t->scratch = td_aligned_alloc(256, (size_t)td_align_up(t->plan.scratch_bytes, 256));
     if (!t->data || !t->scratch)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a test");
     td_self_test_fill(t->data, (uint32_t)td_now_ns()); /* other data than an earlier test may have left in the same memory */
@@ -433,8 +434,8 @@ static void free_test(td_inline_stream *s)
     td_vk_mem_free(s->vk, &s->test->device_data);
     td_vk_mem_free(s->vk, &s->test->device_scratch);
     td_plan_free(&s->test->plan);
-    free(s->test->data);
-    free(s->test->scratch);
+    td_aligned_free(s->test->data);
+    td_aligned_free(s->test->scratch);
     free(s->test);
     s->test = NULL;
 }

@@ -17,17 +17,17 @@ static tandem_status share_pages(tandem_session *session, uint64_t bytes, td_hos
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_HOST, .bytes = whole};
     tandem_status status;
 
-    out->pages = aligned_alloc(PAGE_BYTES, (size_t)whole);
+    out->pages = malloc((size_t)whole + PAGE_BYTES - 1);
     if (!out->pages)
         return TANDEM_ERROR_NOMEM;
-    desc.host = out->pages;
+    desc.host = (void *)(uintptr_t)td_align_up((uintptr_t)out->pages, PAGE_BYTES);
     status = tandem_mem_create(session, &desc, &out->mem);
     if (status != TANDEM_OK) {
         free(out->pages);
         *out = (td_host_mem){0};
         return status;
     }
-    out->host = out->pages;
+    out->host = desc.host;
     return TANDEM_OK;
 }
 

@@ -13,6 +13,15 @@
 uint64_t td_page_bytes(void);
 uint64_t td_machine_bytes(void);
 
+/* malloc() at multiples of a power of two, as vectors are read from fastest; what it gives goes to td_aligned_free() alone, which
+ * takes NULL, too.
+ * Returns: NULL if there is no memory.
+ * Owner: the caller.
+ * Threads: any.
+ * Blocks: never. */
+void *td_aligned_alloc(size_t alignment, size_t bytes);
+void td_aligned_free(void *memory);
+
 /* Whether all of these bytes are mapped into this process, if only for reading. Others may unmap them right afterwards.
  * Threads: any.
  * Blocks: never. */

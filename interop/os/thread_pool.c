@@ -10,6 +10,7 @@
 #include "interop/os/clock.h"
 #include "interop/os/cpu.h"
 #include "interop/os/futex.h"
+#include "interop/os/memory.h"
 #include "interop/os/process.h"
 #include "interop/os/thread.h"
 
@@ -258,7 +259,7 @@ td_thread_pool *td_thread_pool_create(uint32_t threads)
 {
     const uint32_t most = threads < TD_POOL_MOST_THREADS ? threads : TD_POOL_MOST_THREADS, count = most ? most : 1;
     const size_t parts_at = (size_t)td_align_up(sizeof(td_thread_pool) + (count - 1) * sizeof(pthread_t), _Alignof(part));
-    td_thread_pool *pool = aligned_alloc(64, parts_at + count * sizeof(part));
+    td_thread_pool *pool = td_aligned_alloc(64, parts_at + count * sizeof(part));
 
     if (!pool)
         return NULL;
@@ -285,7 +286,7 @@ void td_thread_pool_destroy(td_thread_pool **pool)
         for (uint32_t i = 0; i < p->started; i++)
             pthread_join(p->helpers[i], NULL);
     }
-    free(p);
+    td_aligned_free(p);
 }
 
 void td_parallel_for(uint32_t threads, uint64_t count, td_pool_function function, void *context)

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -23,6 +24,16 @@ uint64_t td_page_bytes(void)
 uint64_t td_machine_bytes(void)
 {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+void *td_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return aligned_alloc(alignment, bytes);
+}
+
+void td_aligned_free(void *memory)
+{
+    free(memory);
 }
 
 /* msync() tells of holes; MS_ASYNC does nothing else. */

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "interop/os/memory.h"
 #include "interop/os/thread_pool.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cpu.h"
@@ -127,7 +128,7 @@ typedef struct work {
 
 static void *allocate(size_t elements, size_t size)
 {
-    void *data = aligned_alloc(64, (elements * size + 63) / 64 * 64 + 64);
+    void *data = td_aligned_alloc(64, (elements * size + 63) / 64 * 64 + 64);
     if (data)
         memset(data, 0, (elements * size + 63) / 64 * 64 + 64);
     return data;
@@ -138,7 +139,7 @@ static void release(work *w)
     void *const all[] = {w->q,          w->k,       w->v,       w->q_exponent, w->k_exponent,
                          w->v_exponent, w->q_scale, w->k_scale, w->delta,      w->block_scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+        td_aligned_free(all[i]);
 }
 
 /* As params.h has it: sums of chunks of 128 rows, then of the chunks. */
@@ -353,7 +354,7 @@ static bool pack_k(work *w)
     for (uint32_t key = 0; key < w->kv_pad; key++)
         for (uint32_t c = 0; c < w->dim; c++)
             packed[(size_t)(key / TILE * w->dim + c) * TILE + key % TILE] = w->k[(size_t)key * w->dim + c];
-    free(w->k);
+    td_aligned_free(w->k);
     w->k = packed;
     if (w->qk_unit) {
         w->q_exponent = exponents(w->q, (size_t)w->q_pad * w->dim, qk_format(w->how->qk));
@@ -606,7 +607,7 @@ typedef struct loop {
 static void *local_of(loop *l, uint32_t worker)
 {
     if (!l->locals[worker])
-        l->locals[worker] = aligned_alloc(64, (l->local_bytes + 63) / 64 * 64);
+        l->locals[worker] = td_aligned_alloc(64, (l->local_bytes + 63) / 64 * 64);
     if (!l->locals[worker])
         l->failed = true;
     return l->locals[worker];
@@ -639,7 +640,7 @@ static bool run_loop(loop *l, uint32_t threads, uint64_t count, td_pool_function
     if (!l->locals)
         return false;
     for (uint32_t i = 0; i < workers; i++)
-        free(l->locals[i]);
+        td_aligned_free(l->locals[i]);
     free(l->locals);
     return !l->failed;
 }
