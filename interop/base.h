@@ -26,14 +26,22 @@ typedef struct td_log {
     void *user;
 } td_log;
 
-void td_logf(const td_log *log, td_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* What the compiler checks texts and their arguments by. MinGW's takes `printf` for that of Microsoft's library, which is not the
+ * one that is called here. */
+#ifdef __MINGW32__
+#define TD_PRINTF gnu_printf
+#else
+#define TD_PRINTF printf
+#endif
+
+void td_logf(const td_log *log, td_log_level level, const char *format, ...) __attribute__((format(TD_PRINTF, 3, 4)));
 
 /* Formats into `text` (bytes may be 0); what does not fit is cut behind a word and ends in "...". */
-void td_text(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void td_text(char *text, size_t bytes, const char *format, ...) __attribute__((format(TD_PRINTF, 3, 4)));
 void td_text_list(char *text, size_t bytes, const char *format, va_list args);
 /* The same, and returns `status`, so that a check can end in one return. */
 tandem_status td_fail(char *text, size_t bytes, tandem_status status, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+    __attribute__((format(TD_PRINTF, 4, 5)));
 
 /* a * b and a + b; false on overflow. */
 static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }

@@ -105,7 +105,7 @@ void td_graph_set_view(td_graph *graph, const char *view, const char *tensor, co
 
 /* Something wrong that the caller has found: `format` begins with where. */
 void td_graph_fail(td_graph *graph, tandem_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((format(TD_PRINTF, 3, 4)));
 
 /* The whole of it: that all views that must be there are, that nothing is read before it is
  * written, and that all outputs are written. ARG or NOMEM. A graph that passed is not changed any

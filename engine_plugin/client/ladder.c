@@ -74,7 +74,7 @@ void td_grounds_ask_cuda(td_grounds *g)
 
 /* --- Probes --- */
 
-static td_have say(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static td_have say(char *why, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 static td_have say(char *why, const char *format, ...)
 {
     va_list list;

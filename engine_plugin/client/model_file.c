@@ -3,11 +3,11 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
+#include "interop/os/descriptor.h"
 #include "interop/os/file.h"
 #include "interop/os/memory.h"
 #include "kernels/model/folder.h"
@@ -25,12 +25,13 @@ static bool is_gguf(const td_model_load *load)
 static bool begins_as_gguf(const char *path)
 {
     char magic[4] = "";
-    FILE *file = fopen(path, "rbe");
+    uint64_t bytes;
+    int file;
 
-    if (!file)
+    if (td_file_open(path, &file, &bytes, NULL, 0) != TANDEM_OK)
         return false;
-    const bool read = fread(magic, sizeof magic, 1, file) == 1;
-    fclose(file);
+    const bool read = td_file_read(file, 0, magic, sizeof magic, NULL, 0) == TANDEM_OK;
+    td_fd_close(&file);
     return read && !memcmp(magic, "GGUF", sizeof magic);
 }
 

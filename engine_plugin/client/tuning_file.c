@@ -18,7 +18,7 @@ typedef struct reader {
     size_t why_bytes;
 } reader;
 
-__attribute__((format(printf, 2, 3))) static bool refuse(const reader *r, const char *format, ...)
+__attribute__((format(TD_PRINTF, 2, 3))) static bool refuse(const reader *r, const char *format, ...)
 {
     if (r->why && r->why_bytes) {
         va_list list;
@@ -51,8 +51,8 @@ static bool read_number(const reader *r, json_t *object, const char *what, const
     if (!json_is_integer(value))
         return refuse(r, "%s.%s is missing or no whole number", what, key);
     if (json_integer_value(value) < least || json_integer_value(value) > most)
-        return refuse(r, "%s.%s is %" JSON_INTEGER_FORMAT "; it must be from %" JSON_INTEGER_FORMAT
-                         " to %" JSON_INTEGER_FORMAT, what, key, json_integer_value(value), least, most);
+        return refuse(r, "%s.%s is %" PRId64 "; it must be from %" PRId64 " to %" PRId64, what, key,
+                      (int64_t)json_integer_value(value), (int64_t)least, (int64_t)most);
     *out = (uint32_t)json_integer_value(value);
     return true;
 }

@@ -6,11 +6,16 @@
  *
  *     cc cuda_stream.c $(pkg-config --cflags --libs tandem) -ldl && ./a.out
  *
- * The driver's functions are opened at run time, so that this builds and says so where there is no
- * CUDA; a program that includes cuda.h calls them by their names. Of CUDA's runtime, cudaStream_t
- * is a CUstream, cudaMalloc()'s pointer a CUdeviceptr, and cuCtxGetCurrent() tells the context.
+ * The driver's functions are opened at run time: this builds without CUDA. Of CUDA's runtime,
+ * cudaStream_t is a CUstream, cudaMalloc() gives a CUdeviceptr, cuCtxGetCurrent() the context.
  */
+#ifdef _WIN32
+#include <windows.h>
+#define dlopen(name, flags) LoadLibraryA("nvcuda.dll")
+#define dlsym(library, name) (void *)(uintptr_t)GetProcAddress(library, name)
+#else
 #include <dlfcn.h>
+#endif
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

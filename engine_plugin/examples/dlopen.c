@@ -5,25 +5,47 @@
  *
  *     cc dlopen.c $(pkg-config --cflags tandem) -ldl && ./a.out [PATH/libtandem.so.0]
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <tandem/plugin.h>
 
+#ifdef _WIN32
+#include <windows.h>
+
+#define LIBRARY "libtandem.dll"
+
+static void *open_library(const char *path) { return (void *)LoadLibraryA(path); }
+
+static void *find_symbol(void *library, const char *name)
+{
+    return (void *)(uintptr_t)GetProcAddress((HMODULE)library, name);
+}
+
+static const char *open_error(void) { return "it is not there, or cannot be loaded"; }
+#else
+#include <dlfcn.h>
+
+#define LIBRARY "libtandem.so.0"
+
+static void *open_library(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
+static void *find_symbol(void *library, const char *name) { return dlsym(library, name); }
+static const char *open_error(void) { return dlerror(); }
+#endif
+
 /* The table of all functions, or NULL and a line that says why there is none. */
 static const tandem_api *open_tandem(const char *path)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *library = open_library(path);
     tandem_get_api_fn get = NULL;
     const tandem_api *api;
     void *symbol;
 
     if (!library) {
-        printf("without Tandem: %s\n", dlerror());
+        printf("without Tandem: %s\n", open_error());
         return NULL;
     }
-    symbol = dlsym(library, "tandem_get_api");
+    symbol = find_symbol(library, "tandem_get_api");
     memcpy(&get, &symbol,
            sizeof get); /* ISO C has no cast from an object's pointer to a function's */
     api = get ? get(TANDEM_VERSION) : NULL;
@@ -60,7 +82,7 @@ static int list_devices(const tandem_api *api)
 
 int main(int argc, char **argv)
 {
-    const tandem_api *api = open_tandem(argc > 1 ? argv[1] : "libtandem.so.0");
+    const tandem_api *api = open_tandem(argc > 1 ? argv[1] : LIBRARY);
     tandem_info info = TANDEM_INIT(tandem_info);
     tandem_session *session;
     char why[600] = "";

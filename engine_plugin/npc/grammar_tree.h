@@ -61,7 +61,7 @@ typedef struct td_grammar_parser {
 } td_grammar_parser;
 
 void td_grammar_fail_at(td_grammar_parser *p, uint32_t line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((format(TD_PRINTF, 3, 4)));
 void td_grammar_no_memory(td_grammar_parser *p);
 
 /* How many bytes a character has. */

@@ -74,7 +74,7 @@ static void point_to(const td_json *json, uint32_t value, char to[POINTER_BYTES]
 }
 
 static void refuse(translator *t, tandem_status status, uint32_t value, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+    __attribute__((format(TD_PRINTF, 4, 5)));
 
 static void refuse(translator *t, tandem_status status, uint32_t value, const char *format, ...)
 {

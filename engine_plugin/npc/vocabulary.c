@@ -22,7 +22,7 @@ typedef struct loader {
 } loader;
 
 static bool fail(loader *l, tandem_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((format(TD_PRINTF, 3, 4)));
 
 static bool fail(loader *l, tandem_status status, const char *format, ...)
 {

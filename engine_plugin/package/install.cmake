@@ -69,13 +69,15 @@ install(FILES ${package_out}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgco
 
 # The daemon, with units for the user's service manager. What a unit starts has an absolute path, so it is written when the
 # prefix is known for good.
-install(TARGETS tandemd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT daemon)
-install(CODE "
-    set(bindir \"${CMAKE_INSTALL_BINDIR}\")
-    cmake_path(ABSOLUTE_PATH bindir BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\" NORMALIZE)
-    string(REPLACE % %% bindir \"\${bindir}\")
-    configure_file(\"${package_in}/tandemd.service.in\" \"${package_out}/tandemd.service\" @ONLY)" COMPONENT daemon)
-install(FILES ${package_out}/tandemd.service ${package_in}/tandemd.socket DESTINATION lib/systemd/user COMPONENT daemon)
+if(TARGET tandemd)
+    install(TARGETS tandemd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT daemon)
+    install(CODE "
+        set(bindir \"${CMAKE_INSTALL_BINDIR}\")
+        cmake_path(ABSOLUTE_PATH bindir BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\" NORMALIZE)
+        string(REPLACE % %% bindir \"\${bindir}\")
+        configure_file(\"${package_in}/tandemd.service.in\" \"${package_out}/tandemd.service\" @ONLY)" COMPONENT daemon)
+    install(FILES ${package_out}/tandemd.service ${package_in}/tandemd.socket DESTINATION lib/systemd/user COMPONENT daemon)
+endif()
 
 # Installed programs and the library find what lies beside the library, wherever that is. In the build folder they have the same
 # path: else CMake keeps room for it by colons, each of which is the current folder to the loader. Below /usr, where packages
@@ -83,7 +85,7 @@ install(FILES ${package_out}/tandemd.service ${package_in}/tandemd.socket DESTIN
 file(RELATIVE_PATH bin_to_lib /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
 file(RELATIVE_PATH libexec_to_lib /prefix/${CMAKE_INSTALL_LIBEXECDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
 function(td_look_in target component folder path)
-    if(TARGET ${target})
+    if(TARGET ${target} AND NOT WIN32) # there they lie in one folder
         set_property(TARGET ${target} APPEND PROPERTY INSTALL_RPATH "${path}")
         set_property(TARGET ${target} PROPERTY BUILD_WITH_INSTALL_RPATH ON)
         install(CODE "

@@ -303,6 +303,6 @@ void td_cu_leave(td_cu_device *device);
 
 /* OK for success; else the status that fits, and "what: CUDA_ERROR_..." in `why`. */
 tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, size_t why_bytes, const char *format,
-                          ...) __attribute__((format(printf, 5, 6)));
+                          ...) __attribute__((format(TD_PRINTF, 5, 6)));
 
 #endif

@@ -14,7 +14,7 @@ typedef struct check {
     size_t why_bytes;
 } check;
 
-static bool refuse(const check *c, const char *field, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static bool refuse(const check *c, const char *field, const char *format, ...) __attribute__((format(TD_PRINTF, 3, 4)));
 
 static bool refuse(const check *c, const char *field, const char *format, ...)
 {

@@ -23,7 +23,7 @@ typedef struct td_folder {
 
 /* Notes what is wrong, once; false. */
 bool td_folder_fail(td_folder *f, tandem_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((format(TD_PRINTF, 3, 4)));
 void *td_folder_take(td_folder *f, uint64_t count, size_t bytes);
 bool td_folder_path(td_folder *f, const char *name, char path[TD_FOLDER_PATH_BYTES]);
 /* A file of the folder as JSON, within limits that vocabularies keep to; false: it is not there,
@@ -31,7 +31,7 @@ bool td_folder_path(td_folder *f, const char *name, char path[TD_FOLDER_PATH_BYT
 bool td_folder_json(td_folder *f, const char *name, td_json *json);
 /* A text that stays. */
 const char *td_folder_text(td_folder *f, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+    __attribute__((format(TD_PRINTF, 2, 3)));
 
 /* --- Metadata --- */
 

@@ -88,7 +88,7 @@ typedef struct reader {
 } reader;
 
 static bool fail(reader *r, uint64_t at, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((format(TD_PRINTF, 3, 4)));
 
 static bool fail(reader *r, uint64_t at, const char *format, ...)
 {

@@ -30,7 +30,7 @@ typedef struct td_maker_text {
 } td_maker_text;
 
 static inline td_maker_text td_maker_format(const char *format, ...)
-    __attribute__((format(printf, 1, 2)));
+    __attribute__((format(TD_PRINTF, 1, 2)));
 static inline td_maker_text td_maker_format(const char *format, ...)
 {
     td_maker_text t;

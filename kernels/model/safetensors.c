@@ -50,7 +50,7 @@ static bool product_fits(const uint64_t *shape, uint32_t dimensions, uint32_t el
 }
 
 static tandem_status bad(char *why, size_t why_bytes, const char *name, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+    __attribute__((format(TD_PRINTF, 4, 5)));
 
 static tandem_status bad(char *why, size_t why_bytes, const char *name, const char *format, ...)
 {

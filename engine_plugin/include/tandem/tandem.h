@@ -35,7 +35,7 @@
 #include "tandem/types.h"
 
 #ifndef TANDEM_API
-#if defined(__GNUC__)
+#if defined(__GNUC__) && !defined(_WIN32)
 #define TANDEM_API __attribute__((visibility("default")))
 #else
 #define TANDEM_API

@@ -1,0 +1,41 @@
+/* Descriptors are handles, of which Windows keeps to the lower 32 bits so that programs of 32 and of 64 can hand them to each
+ * other; none is 0 or less but those that stand for this process or thread.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_OS_WINDOWS_HANDLE_H
+#define TANDEM_OS_WINDOWS_HANDLE_H
+
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+static inline HANDLE td_handle_of(int fd)
+{
+    return fd > 0 ? (HANDLE)(intptr_t)fd : NULL;
+}
+
+/* -1 for what Windows gives in place of a handle. */
+static inline int td_fd_of(HANDLE handle)
+{
+    return handle && handle != INVALID_HANDLE_VALUE ? (int)(intptr_t)handle : -1;
+}
+
+/* The system's words for its error, in English where it has them. */
+typedef struct td_windows_text {
+    char text[200];
+} td_windows_text;
+td_windows_text td_windows_error(DWORD error);
+
+/* A text of UTF-8 as Windows wants it; NULL and errno if it is none, or there is no memory. And the other way.
+ * Owner: the caller, until free(). */
+wchar_t *td_wide(const char *text);
+char *td_narrow(const wchar_t *text);
+
+/* How long a section is; 0 if the handle is none that can be read. */
+uint64_t td_section_bytes(HANDLE section);
+
+#endif

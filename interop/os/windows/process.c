@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "interop/os/process.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "interop/os/windows/handle.h"
+
+int32_t td_process_id(void)
+{
+    return (int32_t)GetCurrentProcessId();
+}
+
+static char process_name[256];
+
+static void find_name(void)
+{
+    wchar_t path[1024];
+    const DWORD units = GetModuleFileNameW(NULL, path, sizeof path / sizeof *path);
+    const wchar_t *name = units && units < sizeof path / sizeof *path ? wcsrchr(path, L'\\') : NULL;
+
+    if (!name || !WideCharToMultiByte(CP_UTF8, 0, name + 1, -1, process_name, sizeof process_name, NULL, NULL))
+        process_name[0] = 0;
+}
+
+const char *td_process_name(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, find_name);
+    return process_name;
+}
+
+/* The last part of the user's identifier, which is no other's of this machine; there is no root. */
+uint32_t td_process_user(void)
+{
+    union {
+        TOKEN_USER user;
+        char room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } is;
+    uint32_t number = UINT32_MAX;
+    HANDLE token;
+    DWORD bytes;
+
+    if (!OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &token))
+        return number;
+    if (GetTokenInformation(token, TokenUser, &is, sizeof is, &bytes))
+        number = *GetSidSubAuthority(is.user.User.Sid, *GetSidSubAuthorityCount(is.user.User.Sid) - 1u);
+    CloseHandle(token);
+    return number;
+}
+
+const char *td_process_environment(const char *name)
+{
+    return getenv(name); /* no program has more rights than who has started it */
+}
+
+/* There is no fork(). */
+bool td_process_mark_make(td_process_mark *mark)
+{
+    static const volatile uint32_t here = 1;
+
+    *mark = (td_process_mark){.page = &here, .wiped = true, .maker = td_process_id()};
+    return true;
+}
+
+void td_process_mark_free(td_process_mark *mark)
+{
+    *mark = (td_process_mark){0};
+}
