@@ -84,6 +84,7 @@ Version: 1.2
 Libs: -L/usr/x86_64-w64-mingw32/lib -lz
 END
 build libpng1.6 . -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
+sed -i 's/^Requires.private:/Requires:/' "$folder/lib/pkgconfig/"libpng*.pc
 build cmocka . -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF
 
 # Vulkan: headers are the same everywhere, and the loader is Windows's: of vulkan-1.dll only the names are needed.

@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/tool/tool.h"
+#include "interop/os/cpu.h"
+#include "interop/os/memory.h"
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 
@@ -155,8 +156,7 @@ static int read_arguments(int argc, char **argv, arguments *a, tandem_attention 
     uint64_t threads = 0;
     if (a->threads && !tool_number(a->threads, 1, 1024, &threads))
         return tool_usage("attend", "--threads \"%s\" is not a number from 1 to 1024", a->threads);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    a->thread_count = threads ? (uint32_t)threads : cores > 0 ? (uint32_t)cores : 1;
+    a->thread_count = threads ? (uint32_t)threads : td_core_count();
     op->causal = a->causal;
     return refuse_clash(a);
 }
@@ -315,7 +315,7 @@ static bool run_cpu(attend *a, uint32_t sm)
         return false;
     if (a->plan.scratch_bytes > SIZE_MAX - 4096)
         return out_of_memory(a);
-    a->scratch = aligned_alloc(256, td_align_up(a->plan.scratch_bytes + 1, 256));
+    a->scratch = td_aligned_alloc(256, td_align_up(a->plan.scratch_bytes + 1, 256));
     if (!a->scratch)
         return out_of_memory(a);
     const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)a->inputs[0].data, (uintptr_t)a->inputs[1].data,
@@ -436,7 +436,7 @@ static bool run_plan(attend *a)
             return true;
         snprintf(a->note, sizeof a->note, "%.255s", a->why);
         a->why[0] = 0;
-        free(a->scratch);
+        td_aligned_free(a->scratch);
         a->scratch = NULL;
         return run_cpu(a, 0);
     }
@@ -529,7 +529,7 @@ int tool_attend(int argc, char **argv)
     }
     tool_list_free(&a->result);
     tool_close(a->file);
-    free(a->scratch);
+    td_aligned_free(a->scratch);
     td_plan_free(&a->plan);
     free(a);
     return status;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/tool/system.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
 
@@ -34,7 +35,7 @@ typedef struct reader {
     size_t why_bytes;
 } reader;
 
-static bool wrong(const reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool wrong(const reader *r, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 static bool wrong(const reader *r, const char *format, ...)
 {
     char text[300];
@@ -210,10 +211,11 @@ static const char told[] =
 
 static char *grammar_of(const reader *r)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    tool_text text;
+    FILE *out;
 
+    tool_text_begin(&text);
+    out = text.file;
     if (!out)
         return NULL;
     fprintf(out,
@@ -236,12 +238,7 @@ static char *grammar_of(const reader *r)
         fprintf(out, "%s\"%s\"", i ? " | " : "mood ::= \"\\\"mood\\\",\\\"mood\\\":\\\"\" (",
                 moods[i]);
     fprintf(out, ") \"\\\"\"\n");
-    const bool is_whole = !ferror(out);
-    if (fclose(out) || !is_whole) {
-        free(text);
-        return NULL;
-    }
-    return text;
+    return tool_text_end(&text);
 }
 
 static bool read_lines(reader *r, const char *text, size_t bytes, FILE *persona, tool_card *card)
@@ -272,19 +269,18 @@ bool tool_card_read(const char *text, size_t bytes, bool is_told, tool_card *car
                     size_t why_bytes)
 {
     reader r = {.why = why, .why_bytes = why_bytes};
-    size_t persona_bytes;
-    FILE *persona = NULL;
+    tool_text persona = {0};
     bool is_read = false;
 
     snprintf(why, why_bytes, "no memory for it");
     if (bytes > CARD_BYTES)
         snprintf(why, why_bytes, "it has more than %d bytes", CARD_BYTES);
     else
-        persona = open_memstream(&card->persona, &persona_bytes);
-    if (persona) {
-        fputs(is_told ? told : known, persona);
-        is_read = read_lines(&r, text, bytes, persona, card);
-        fclose(persona);
+        tool_text_begin(&persona);
+    if (persona.file) {
+        fputs(is_told ? told : known, persona.file);
+        is_read = read_lines(&r, text, bytes, persona.file, card);
+        card->persona = tool_text_end(&persona);
     }
     if (is_read && card->persona) {
         card->persona[strlen(card->persona) - 1] = 0; /* the last line's end */

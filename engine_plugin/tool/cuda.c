@@ -8,6 +8,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/tool/tool.h"
+#include "interop/os/memory.h"
 
 enum { LIMIT_MS = 600000 }; /* the longest that one attention may take */
 
@@ -119,7 +120,7 @@ bool tool_cuda_run(tool_cuda *c, const tandem_attention *op, const void *const i
     copied = copied && td_cu_copy_to_host(c->device, o, views[TD_VIEW_O], sizes[TD_VIEW_O]) == TANDEM_OK &&
              (!lse || td_cu_copy_to_host(c->device, lse, views[TD_VIEW_LSE], sizes[TD_VIEW_LSE]) == TANDEM_OK);
     if (copied && scratch) {
-        *scratch = malloc(ran->plan.scratch_bytes + 1);
+        *scratch = td_aligned_alloc(256, td_align_up(ran->plan.scratch_bytes + 1, 256));
         if (!*scratch) {
             td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory");
             return false;

@@ -106,7 +106,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
     return TOOL_OK;
 }
 
-static bool fails(tool_denoiser *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fails(tool_denoiser *d, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 static bool fails(tool_denoiser *d, const char *format, ...)
 {
     va_list args;

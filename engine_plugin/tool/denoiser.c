@@ -24,7 +24,7 @@ static const struct output {
     uint32_t channels;
 } outputs[TOOL_OUTPUTS] = {{"out", 3}, {"history", 4}};
 
-static bool fails(tool_denoiser *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fails(tool_denoiser *d, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 static bool fails(tool_denoiser *d, const char *format, ...)
 {
     va_list args;

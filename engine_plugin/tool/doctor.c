@@ -66,7 +66,7 @@ typedef struct doctor {
 } doctor;
 
 static finding *find(doctor *d, state s, const char *name, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+    __attribute__((format(TD_PRINTF, 4, 5)));
 static finding *find(doctor *d, state s, const char *name, const char *format, ...)
 {
     char text[sizeof(finding)];
@@ -82,7 +82,7 @@ static finding *find(doctor *d, state s, const char *name, const char *format, .
     return f;
 }
 
-static void advise(finding *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void advise(finding *f, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 static void advise(finding *f, const char *format, ...)
 {
     char text[sizeof f->advice];

@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine_plugin/client/tuning_file.h"
+#include "engine_plugin/tool/system.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
+#include "interop/os/file.h"
+#include "interop/os/memory.h"
 #include "kernels/graph.h"
 #include "kernels/model/safetensors.h"
 
@@ -63,7 +66,7 @@ bool tool_find(tool_file *file, const char *name, tool_input *out, char *why, si
         td_fail(why, why_bytes, TANDEM_ERROR_ARG, "--in \"%s\": tensor \"%s\" %s", file->path, name, wrong);
     if (wrong || file->data_count == MAX_INPUTS)
         return false;
-    void *data = aligned_alloc(64, td_align_up(tensor->bytes + 1, 64));
+    void *data = td_aligned_alloc(64, td_align_up(tensor->bytes + 1, 64));
     if (!data) {
         td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory for tensor \"%s\" of %llu bytes", name,
                 (unsigned long long)tensor->bytes);
@@ -85,7 +88,7 @@ void tool_close(tool_file *file)
         return;
     td_safetensors_close(&file->safetensors);
     for (uint32_t i = 0; i < file->data_count; i++)
-        free(file->data[i]);
+        td_aligned_free(file->data[i]);
     free(file->path);
     free(file);
 }
@@ -96,7 +99,7 @@ static char *resolve(const char *option, const char *path, char *why, size_t why
 {
     struct stat st;
     if (stat(path, &st) == 0) {
-        char *real = S_ISREG(st.st_mode) ? realpath(path, NULL) : NULL;
+        char *real = S_ISREG(st.st_mode) ? td_file_whole_path(path) : NULL;
         if (!real)
             td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path,
                     S_ISREG(st.st_mode) ? strerror(errno) : "is there and is not a regular file");
@@ -119,15 +122,11 @@ bool tool_save(const char *path, const tool_list *list, char *why, size_t why_by
         goto end;
     }
     snprintf(temporary, length, "%s.XXXXXX", real);
-    const int fd = mkstemp(temporary);
-    if (fd < 0) {
+    if (!tool_make_temporary(temporary)) {
         td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path, strerror(errno));
+        unlink(temporary);
         goto end;
     }
-    const mode_t mask = umask(0);
-    umask(mask);
-    const bool opened = fchmod(fd, 0666 & ~mask) == 0;
-    close(fd);
     td_safetensors_item items[TOOL_TENSORS];
     td_safetensors_text texts[TOOL_PAIRS];
     for (uint32_t i = 0; i < list->count; i++) {
@@ -137,9 +136,8 @@ bool tool_save(const char *path, const tool_list *list, char *why, size_t why_by
     }
     for (uint32_t i = 0; i < list->pair_count; i++)
         texts[i] = (td_safetensors_text){list->keys[i], list->values[i]};
-    done = opened && td_safetensors_write_texts(temporary, texts, list->pair_count, items, list->count, text,
-                                                sizeof text) == TANDEM_OK;
-    if (done && rename(temporary, real) != 0) {
+    done = td_safetensors_write_texts(temporary, texts, list->pair_count, items, list->count, text, sizeof text) == TANDEM_OK;
+    if (done && !tool_replace(temporary, real)) {
         snprintf(text, sizeof text, "%s", strerror(errno));
         done = false;
     }
@@ -181,6 +179,35 @@ bool tool_can_write(const char *option, const char *path, char *why, size_t why_
     if (!can)
         td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path, strerror(folder ? EISDIR : errno));
     return can;
+}
+
+bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes)
+{
+    FILE *file = fopen(path, "rb");
+    *text = file ? malloc(TD_TUNING_MOST_TEXT + 1) : NULL;
+    *bytes = *text ? fread(*text, 1, TD_TUNING_MOST_TEXT + 1, file) : 0;
+    const bool good = *text && !ferror(file);
+    if (!good) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, strerror(errno));
+        free(*text);
+        *text = NULL;
+    }
+    if (file)
+        fclose(file);
+    return good;
+}
+
+bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_bytes)
+{
+    char *text = NULL, reason[300] = "";
+    size_t bytes = 0;
+    bool good = tool_tuning_text(path, &text, &bytes, why, why_bytes);
+    if (good && td_tuning_parse(text, bytes, out, reason, sizeof reason) != TANDEM_OK) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, reason);
+        good = false;
+    }
+    free(text);
+    return good;
 }
 
 uint32_t tool_find_number(const td_graph *graph, const char *name, size_t length)

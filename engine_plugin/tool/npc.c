@@ -12,6 +12,7 @@
 
 #include "engine_plugin/tool/card.h"
 #include "engine_plugin/tool/session.h"
+#include "engine_plugin/tool/system.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
 #include "kernels/graph.h"
@@ -86,13 +87,10 @@ static bool find_asset(const char *name, char path[PATH_MAX])
 {
     static const char *const places[] = {".", "../demo/assets", "../share/tandem"};
     char program[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    const bool found = tool_program_folder(program, sizeof program);
 
-    program[length > 0 ? length : 0] = 0;
-    const char *slash = strrchr(program, '/');
-    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        const int written = snprintf(path, PATH_MAX, "%.*s/%s/%s", (int)(slash - program), program,
-                                     places[i], name);
+    for (size_t i = 0; found && i < sizeof places / sizeof *places; i++) {
+        const int written = snprintf(path, PATH_MAX, "%s/%s/%s", program, places[i], name);
         if (written > 0 && written < PATH_MAX && !access(path, R_OK))
             return true;
     }
@@ -253,7 +251,12 @@ static void show_json(const conversation *c, const char *line, const tandem_npc_
     const bool acts = newline && !c->with->free &&
                       reply->end == TANDEM_REPLY_ENDED; /* the grammar vouches for it */
     const size_t length = newline ? (size_t)(newline - reply->text) : strlen(reply->text);
-    char *said = strndup(reply->text, length);
+    char *said = malloc(length + 1);
+
+    if (said) {
+        memcpy(said, reply->text, length);
+        said[length] = 0;
+    }
 
     fputs("{\"user\": ", stdout);
     tool_json_string(line);

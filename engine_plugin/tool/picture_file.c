@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_plugin/tool/picture.h"
+#include "engine_plugin/tool/system.h"
 #include "interop/base.h"
 
 typedef struct format {
@@ -72,18 +72,12 @@ bool tool_picture_write(const char *option, const char *path, const tool_picture
     if (!of)
         return false;
     snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-    const int fd = mkstemp(temporary);
-    bool done = fd >= 0;
-    if (done) {
-        const mode_t mask = umask(0);
-        umask(mask);
-        done = fchmod(fd, 0666 & ~mask) == 0;
-        close(fd);
-        done = done && of->write(temporary, picture, text, sizeof text) && rename(temporary, path) == 0;
-        if (!done)
-            unlink(temporary);
+    const bool done =
+        tool_make_temporary(temporary) && of->write(temporary, picture, text, sizeof text) && tool_replace(temporary, path);
+    const int error = errno;
+    if (!done) {
+        unlink(temporary);
+        td_text(why, why_bytes, "%s \"%s\": %s", option, path, text[0] ? text : strerror(error));
     }
-    if (!done)
-        td_text(why, why_bytes, "%s \"%s\": %s", option, path, text[0] ? text : strerror(errno));
     return done;
 }

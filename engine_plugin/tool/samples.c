@@ -5,10 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/tool/samples.h"
+#include "interop/os/cpu.h"
+#include "interop/os/memory.h"
 #include "kernels/attention/cpu.h"
 #include "tandem/tandem.h"
 
@@ -299,8 +300,8 @@ tool_metrics tool_measure(const float *o, const double *exact, size_t n)
 
 uint32_t tool_cores(void)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 ? cores < 1024 ? (uint32_t)cores : 1024 : 1;
+    const uint32_t cores = td_core_count();
+    return cores < 1024 ? cores : 1024;
 }
 
 bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, tool_cuda *cuda, float *o,
@@ -334,11 +335,11 @@ bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, too
     td_plan plan = {0};
     if (td_plan_attention(&op, &target, &plan, NULL, why, why_bytes) != TANDEM_OK)
         return false;
-    void *scratch = aligned_alloc(256, td_align_up(plan.scratch_bytes + 1, 256));
+    void *scratch = td_aligned_alloc(256, td_align_up(plan.scratch_bytes + 1, 256));
     const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)head->q, (uintptr_t)head->k, (uintptr_t)head->v, (uintptr_t)o, 0};
     const tandem_status status =
         scratch ? td_exec_cpu_run(&plan, views, (uintptr_t)scratch, threads, NULL) : TANDEM_ERROR_NOMEM;
-    free(scratch);
+    td_aligned_free(scratch);
     td_plan_free(&plan);
     if (status != TANDEM_OK)
         td_fail(why, why_bytes, status, "the CPU could not run the plan: %s", tandem_status_text(status));

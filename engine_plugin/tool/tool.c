@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine_plugin/tool/system.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
 #include "interop/os/descriptor.h"
@@ -152,6 +153,7 @@ int tool_main(int argc, char **argv)
 {
     if (!td_fd_standard())
         return TOOL_FAILED;
+    tool_system_begin();
     const int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout))
         return status ? status : tool_fail(NULL, "standard output: %s", strerror(errno));

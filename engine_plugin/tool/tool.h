@@ -20,8 +20,8 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 int tool_main(int argc, char **argv);
 
 /* One line on stderr, "tandem COMMAND: ..."; each returns its exit status. Control characters are shown as '?'. */
-int tool_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int tool_fail(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int tool_usage(const char *command, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
+int tool_fail(const char *command, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 
 /* One option of a command. `value`: NULL for a switch. */
 typedef struct tool_option {
@@ -67,7 +67,7 @@ typedef struct tool_list {
 /* Adds a tensor of that shape, uninitialised. NULL when memory is short. */
 void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c,
                uint64_t d);
-void tool_pair(tool_list *list, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void tool_pair(tool_list *list, const char *key, const char *format, ...) __attribute__((format(TD_PRINTF, 3, 4)));
 void tool_list_free(tool_list *list);
 
 /* A tensor of a file that was opened; `data` lives as long as the file. */
@@ -112,7 +112,7 @@ tool_cuda *tool_cuda_open(char *why, size_t why_bytes);
 const char *tool_cuda_name(const tool_cuda *cuda);
 uint32_t tool_cuda_sm(const tool_cuda *cuda);
 /* Runs `op`, whose views are dense and begin at 0, on copies of host memory. `lse` may be NULL where op has none;
- * *scratch, where it is asked for, is a copy that the caller frees; fails where the plan leaves no codes in it. */
+ * *scratch, where it is asked for, is a copy for td_aligned_free(); fails where the plan leaves no codes in it. */
 bool tool_cuda_run(tool_cuda *cuda, const tandem_attention *op, const void *const inputs[3], void *o, float *lse,
                    unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes);
 void tool_cuda_close(tool_cuda *cuda);

@@ -157,7 +157,7 @@ static size_t cells(const char *text, int most, int *count)
 }
 
 /* A line of the screen, cut to its width; behind it nothing is left of what was there. */
-static void line(bool live, int columns, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void line(bool live, int columns, const char *format, ...) __attribute__((format(TD_PRINTF, 3, 4)));
 static void line(bool live, int columns, const char *format, ...)
 {
     char text[512];

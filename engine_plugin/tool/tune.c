@@ -61,35 +61,6 @@ const char *const tool_tune_help =
     "holds for the GPU that it names. kernels/attention/tuning_ship.py F puts it into the next build for such GPUs.\n";
 /* clang-format on */
 
-bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes)
-{
-    FILE *file = fopen(path, "rb");
-    *text = file ? malloc(TD_TUNING_MOST_TEXT + 1) : NULL;
-    *bytes = *text ? fread(*text, 1, TD_TUNING_MOST_TEXT + 1, file) : 0;
-    const bool good = *text && !ferror(file);
-    if (!good) {
-        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, strerror(errno));
-        free(*text);
-        *text = NULL;
-    }
-    if (file)
-        fclose(file);
-    return good;
-}
-
-bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_bytes)
-{
-    char *text = NULL, reason[300] = "";
-    size_t bytes = 0;
-    bool good = tool_tuning_text(path, &text, &bytes, why, why_bytes);
-    if (good && td_tuning_parse(text, bytes, out, reason, sizeof reason) != TANDEM_OK) {
-        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, reason);
-        good = false;
-    }
-    free(text);
-    return good;
-}
-
 static int check(const char *path)
 {
     static td_tuning_table table;
