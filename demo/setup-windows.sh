@@ -48,7 +48,7 @@ Dir::State::lists "$PWD/lists";
 Dir::Cache "$PWD";
 APT::Sandbox::User "";
 END
-for step in update "source --download-only jansson pcre2 libzstd libpng1.6 cmocka"; do
+for step in update "source --download-only jansson pcre2 libzstd libpng1.6 cmocka musl"; do
     # shellcheck disable=SC2086
     APT_CONFIG=$PWD/apt.conf apt-get -q $step >apt.log 2>&1 || {
         cat apt.log >&2
@@ -86,6 +86,20 @@ END
 build libpng1.6 . -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
 sed -i 's/^Requires.private:/Requires:/' "$folder/lib/pkgconfig/"libpng*.pc
 build cmocka . -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF
+
+# Functions of floats: MinGW's have other last bits than glibc's. musl's are the same code as glibc's, from Arm's routines.
+td_say "building functions of musl for Windows"
+mkdir musl musl/made musl/around
+tar xf musl_*.orig.tar.gz --strip-components=1 -C musl
+printf '#define __BYTE_ORDER 1234\n#define __LITTLE_ENDIAN 1234\n' >musl/around/endian.h
+printf '#define weak\n#define hidden\n#define weak_alias(a, b)\n' >musl/around/features.h
+for name in log2f log2f_data exp2f exp2f_data logf logf_data log log_data exp exp_data exp2 log2 log2_data pow pow_data fmaf \
+    __math_divzero __math_divzerof __math_invalid __math_invalidf __math_oflow __math_oflowf __math_uflow __math_uflowf \
+    __math_xflow __math_xflowf; do
+    x86_64-w64-mingw32-gcc-posix -O2 -std=gnu99 -ffp-contract=off -frounding-math -w -include musl/around/features.h \
+        -I musl/around -I musl/src/internal -I musl/arch/generic -c "musl/src/math/$name.c" -o "musl/made/$name.o"
+done
+x86_64-w64-mingw32-ar rcs "$folder/lib/libtandem_math.a" musl/made/*.o
 
 # Vulkan: headers are the same everywhere, and the loader is Windows's: of vulkan-1.dll only the names are needed.
 ln -sfn /usr/include/vulkan "$folder/include/vulkan"

@@ -110,7 +110,7 @@ void encoder_free_weights(void)
 }
 
 /* Appends to a text. */
-static void say(char **at, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(char **at, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 static void say(char **at, const char *format, ...)
 {
     va_list args;

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "interop/base.h"
 #include "tandem/tandem.h"
 #include "tests/cases.h"
 #include "tests/plugin/network_util.h"
@@ -56,7 +57,7 @@ unsigned errors_of(rig *r);
         const unsigned before_ = errors_of(r);                                                     \
         check_refusal(r, before_, TANDEM_ERROR_##expected, text, call, __LINE__);                  \
     } while (0)
-char *say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *say(const char *format, ...) __attribute__((format(TD_PRINTF, 1, 2)));
 
 extern const test_cases network_refusals_cases, network_runs_cases, network_files_cases,
     network_threads_cases, network_language_cases;

@@ -105,7 +105,7 @@ void check_refusal(rig *r, unsigned before, tandem_status expected, const char *
         check_refusal(r, before_, TANDEM_ERROR_##expected, text, got, __LINE__); \
     } while (0)
 
-char *say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *say(const char *format, ...) __attribute__((format(TD_PRINTF, 1, 2)));
 void sleep_ns(uint64_t ns);
 /* A model's file, which is there from make_model() to remove_model(). */
 extern char model_path[];
