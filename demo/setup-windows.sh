@@ -19,7 +19,7 @@ folder=${1-$root/build-windows/libraries}
 
 . "$root/demo/setup.sh"
 td_packages="gcc-mingw-w64-x86-64-posix g++-mingw-w64-x86-64-posix libz-mingw-w64-dev
-wine64 cmake ninja-build pkg-config glslc libvulkan-dev mesa-vulkan-drivers xz-utils"
+wine64 xvfb xauth cmake ninja-build pkg-config glslc libvulkan-dev mesa-vulkan-drivers xz-utils"
 td_install
 
 # What of this file and of the packages makes a difference.
@@ -86,6 +86,9 @@ END
 build libpng1.6 . -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
 sed -i 's/^Requires.private:/Requires:/' "$folder/lib/pkgconfig/"libpng*.pc
 build cmocka . -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF
+# It makes a DLL alone, of one file.
+rm "$folder/lib/libcmocka.dll.a"
+x86_64-w64-mingw32-ar rcs "$folder/lib/libcmocka.a" cmocka/made/src/CMakeFiles/cmocka.dir/cmocka.c.obj
 
 # Functions of floats: MinGW's have other last bits than glibc's. musl's are the same code as glibc's, from Arm's routines.
 td_say "building functions of musl for Windows"
