@@ -2,11 +2,14 @@
 #include "tests/windows/posix.h"
 
 #include <direct.h>
+#include <fcntl.h>
+#include <io.h>
 #include <malloc.h>
 #include <stdbool.h>
 #include <stdio.h>
 
 #include <pthread.h>
+#include <windows.h>
 
 #undef free
 
@@ -69,11 +72,28 @@ char *td_posix_mkdtemp(char *name)
     static unsigned made;
 
     for (int tries = 0; tries < 100; tries++) {
-        snprintf(x, 7, "%06x", (made++ * 7919u + (unsigned)pthread_self()) & 0xffffff);
+        snprintf(x, 7, "%06x", (made++ * 7919u + (unsigned)GetCurrentProcessId() * 131u) & 0xffffff);
         if (!_mkdir(name))
             return name;
     }
     return NULL;
+}
+
+int td_posix_mkstemp(char *name)
+{
+    char *x = name + strlen(name) - 6;
+    static unsigned made;
+
+    for (int tries = 0; tries < 100; tries++) {
+        HANDLE file;
+
+        snprintf(x, 7, "%06x", (made++ * 7919u + (unsigned)GetCurrentProcessId() * 131u) & 0xffffff);
+        file = CreateFileA(name, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,
+                           CREATE_NEW, FILE_ATTRIBUTE_NORMAL, NULL);
+        if (file != INVALID_HANDLE_VALUE)
+            return _open_osfhandle((intptr_t)file, _O_RDWR | _O_BINARY);
+    }
+    return -1;
 }
 
 char *td_posix_strndup(const char *text, size_t bytes)

@@ -17,6 +17,7 @@ int td_posix_setenv(const char *name, const char *value, int replace);
 int td_posix_unsetenv(const char *name);
 char *td_posix_mkdtemp(char *name);
 char *td_posix_strndup(const char *text, size_t bytes);
+int td_posix_mkstemp(char *name); /* others may open it meanwhile */
 int td_posix_memalign(void **memory, size_t alignment, size_t bytes);
 
 #define aligned_alloc(alignment, bytes) td_posix_aligned_alloc(alignment, bytes)
@@ -24,6 +25,7 @@ int td_posix_memalign(void **memory, size_t alignment, size_t bytes);
 #define setenv(name, value, replace) td_posix_setenv(name, value, replace)
 #define unsetenv(name) td_posix_unsetenv(name)
 #define mkdtemp(name) td_posix_mkdtemp(name)
+#define mkstemp(name) td_posix_mkstemp(name)
 #define posix_memalign(memory, alignment, bytes) td_posix_memalign(memory, alignment, bytes)
 #define strndup(text, bytes) td_posix_strndup(text, bytes)
 
