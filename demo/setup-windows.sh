@@ -81,8 +81,9 @@ cat >"$folder/lib/pkgconfig/zlib.pc" <<END
 Name: zlib
 Description: of Debian's libz-mingw-w64-dev, which says nothing to pkg-config
 Version: 1.2
-Libs: -L/usr/x86_64-w64-mingw32/lib -lz
+Libs: -L$folder/lib -lz
 END
+cp /usr/x86_64-w64-mingw32/lib/libz.a "$folder/lib" # beside it lies one of a DLL, which would be taken
 build libpng1.6 . -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
 sed -i 's/^Requires.private:/Requires:/' "$folder/lib/pkgconfig/"libpng*.pc
 build cmocka . -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF

@@ -32,6 +32,9 @@ td_packages="$td_packages vulkan-tools" # vkcube, which presents under the layer
 td_packages="$td_packages cppcheck clang-tidy" # which tests/lint.sh is tested with
 td_packages="$td_packages mkdocs" # which makes pages of the documents
 td_install
+if command -v apt-get >/dev/null 2>&1; then # for test_windows
+    sh "$root/demo/setup-windows.sh"
+fi
 td_build default build
 td_build asan build-asan
 

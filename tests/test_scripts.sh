@@ -15,7 +15,7 @@ fail() {
     exit 1
 }
 
-for script in demo/run.sh demo/setup.sh tests/run.sh tests/gpu.sh tests/lint.sh tests/coverage.sh $(cd "$root" && ls tests/test_*.sh tests/*/test_*.sh); do
+for script in demo/run.sh demo/setup.sh demo/setup-windows.sh tests/run.sh tests/gpu.sh tests/lint.sh tests/coverage.sh tests/windows/wine.sh $(cd "$root" && ls tests/test_*.sh tests/*/test_*.sh); do
     sh -n "$root/$script" || fail "$script does not parse"
 done
 bash -n "$root/.ci/run" || fail ".ci/run does not parse"
@@ -141,6 +141,7 @@ grep -q 'building built failed' "$work/out" || fail "a build does not say that i
 # or of PyPI.
 mkdir "$work/skips" "$work/skips/build" "$work/skips/build-asan" "$work/skips/tests" "$work/skips/demo"
 cp "$root/tests/run.sh" "$work/skips/tests"
+: >"$work/skips/demo/setup-windows.sh"
 cat >"$work/skips/demo/setup.sh" <<'END'
 td_packages=
 td_say() { echo "tandem: $*"; }

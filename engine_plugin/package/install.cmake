@@ -26,21 +26,23 @@ if(TARGET tandem_tool)
     target_compile_definitions(tandem_tool_parts PRIVATE "TD_TO_LIBEXEC=\"${to_libexec}\"" "TD_TO_BIN=\"${to_bin}\"")
     install(FILES ${PROJECT_SOURCE_DIR}/demo/assets/npc.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT tools)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/demo/assets/cards DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT tools)
-    install(DIRECTORY ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools
-        FILES_MATCHING PATTERN "tandem.1" PATTERN "tandem-*.1")
-    install(FILES ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/tandemd.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT daemon)
-    set(manual_dir ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual)
-    install(FILES ${manual_dir}/tandem.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT tools
-        RENAME tandem)
-    install(FILES ${manual_dir}/tandem.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT tools RENAME _tandem)
-    install(FILES ${manual_dir}/tandem.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT tools)
+    if(NOT WIN32)
+        install(DIRECTORY ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools
+            FILES_MATCHING PATTERN "tandem.1" PATTERN "tandem-*.1")
+        install(FILES ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual/tandemd.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT daemon)
+        set(manual_dir ${PROJECT_BINARY_DIR}/engine_plugin/tool/manual)
+        install(FILES ${manual_dir}/tandem.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT tools
+            RENAME tandem)
+        install(FILES ${manual_dir}/tandem.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT tools RENAME _tandem)
+        install(FILES ${manual_dir}/tandem.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT tools)
+    endif()
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/interop/include/ ${PROJECT_SOURCE_DIR}/engine_plugin/include/
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 
 # Documents lie to each other as they do here, so that links hold.
 function(td_install_documents destination)
-    foreach(document IN ITEMS README.md CHANGELOG.md engine_plugin/INTEGRATION.md engine_plugin/ENGINES.md
+    foreach(document IN ITEMS README.md CHANGELOG.md engine_plugin/INTEGRATION.md engine_plugin/WINDOWS.md engine_plugin/ENGINES.md
             engine_plugin/TROUBLESHOOTING.md engine_plugin/OPERATIONS.md engine_plugin/python/README.md kernels/PROGRAM.md
             interop/PROTOCOL.md demo/overlay.png demo/integrate.h demo/integrate.c demo/train/README.md)
         cmake_path(GET document PARENT_PATH folder)

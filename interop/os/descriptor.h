@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * On Linux they are its file descriptors. A system whose handles are pointers keeps a table of them here, as its C library
- * does for open(). Who gets a number owns it until td_fd_close(); -1 is none.
+ * On Linux they are its file descriptors, on Windows the values of handles, of which 32 bits count. Who gets a number owns it
+ * until td_fd_close(); -1 is none.
  */
 #ifndef TANDEM_OS_DESCRIPTOR_H
 #define TANDEM_OS_DESCRIPTOR_H
