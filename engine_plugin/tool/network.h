@@ -30,7 +30,7 @@ typedef struct tool_network {
 } tool_network;
 
 /* The reason is this; false. */
-bool tool_network_fails(tool_network *n, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool tool_network_fails(tool_network *n, const char *format, ...) __attribute__((format(TD_PRINTF, 2, 3)));
 /* A call of the session's: what it said. */
 bool tool_network_done(tool_network *n, tandem_status status);
 

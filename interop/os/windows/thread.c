@@ -60,3 +60,8 @@ void td_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns
     else
         pthread_cond_timedwait_relative_np(cond, lock, &t);
 }
+
+void td_thread_set_idle(void)
+{
+    SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_IDLE);
+}
