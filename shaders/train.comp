@@ -211,15 +211,21 @@ struct guide {
     float depth; // 0: the sky
 };
 
-vec3 sample_path(vec3 origin, vec3 direction, out guide first)
+// `direct`: emitters and the sky as they are seen, what surfaces scatter of lights, sun and sky, and all that metal, mirrors, glass and
+// clear coats show. The rest is what surfaces scatter of one another.
+vec3 sample_path(vec3 origin, vec3 direction, out guide first, out vec3 direct)
 {
+    bool shows_albedo = (push.random.w & TD_TRAIN_DIFFUSE_ALBEDO) == 0u;
     vec3 through = vec3(1.0), sum = vec3(0.0);
     bool sees_lights = true; // what was met last does not sample them
+    bool scatters = false;   // what was met first
     first = guide(vec3(0.0), vec3(0.0), origin + 1e4 * direction, vec3(0.0), 0.0);
+    direct = vec3(0.0);
     for (uint bounce = 0u; bounce <= push.random.z; bounce++) {
         hit_info hit = trace(origin, direction, FAR, false);
         if (hit.distance == FAR) {
             sum += through * sky(direction);
+            direct = bounce == 1u ? sum : direct;
             break;
         }
         uint i = hit.triangle, material = triangles[i].of.x, kind = uint(materials[material].kind.x);
@@ -233,8 +239,8 @@ vec3 sample_path(vec3 origin, vec3 direction, out guide first)
         vec3 color = surface_color(material, p - float(world.counts.y) * velocity), emission = materials[material].emission.rgb;
         bool emits = dot(emission, vec3(1.0)) > 0.0;
         if (bounce == 0u) {
-            bool clear = kind == TD_TRAIN_MIRROR || kind == TD_TRAIN_GLASS;
-            first = guide(emits ? vec3(0.0) : clear ? vec3(1.0) : color, normal, p, velocity, dot(p - world.eye.xyz, world.forward.xyz));
+            bool clear = kind == TD_TRAIN_MIRROR || kind == TD_TRAIN_GLASS, dark = emits || (!shows_albedo && kind >= TD_TRAIN_METAL);
+            first = guide(dark ? vec3(0.0) : clear ? vec3(1.0) : color, normal, p, velocity, dot(p - world.eye.xyz, world.forward.xyz));
         }
         if (emits) {
             if (sees_lights)
@@ -262,6 +268,8 @@ vec3 sample_path(vec3 origin, vec3 direction, out guide first)
         } else {
             vec3 arrived = through * color * direct_light(above, normal);
             sum += bounce == 0u ? arrived : min(arrived, vec3(LIMIT));
+            direct = bounce == 0u ? sum : direct;
+            scatters = scatters || bounce == 0u;
             through *= color;
             direction = cosine_direction(normal);
             origin = above;
@@ -276,6 +284,7 @@ vec3 sample_path(vec3 origin, vec3 direction, out guide first)
             through /= survives;
         }
     }
+    direct = scatters ? direct : sum;
     return sum;
 }
 
@@ -311,11 +320,12 @@ void main()
         vec2 place = vec2(pixel) + vec2(random01(), random01()), ndc = place / vec2(push.size.xy) * 2.0 - 1.0;
         vec3 direction = normalize(world.forward.xyz + ndc.x * world.right.xyz - ndc.y * world.up.xyz);
         guide first;
-        vec3 color = sample_path(world.eye.xyz, direction, first);
+        vec3 direct, color = sample_path(world.eye.xyz, direction, first, direct);
         vec2 before = pixel_before(first.position - first.velocity), motion = before - place;
-        float valid = push.random.w > 0u && seen_before(first, before) ? 1.0 : 0.0;
+        float valid = (push.random.w & TD_TRAIN_MOVES) != 0u && seen_before(first, before) ? 1.0 : 0.0;
         float values[TD_TRAIN_CHANNELS] = float[](color.x, color.y, color.z, first.albedo.x, first.albedo.y, first.albedo.z,
-                                                  first.normal.x, first.normal.y, first.normal.z, first.depth, motion.x, motion.y, valid);
+                                                  first.normal.x, first.normal.y, first.normal.z, first.depth, motion.x, motion.y, valid,
+                                                  direct.x, direct.y, direct.z);
         for (uint c = 0u; c < TD_TRAIN_CHANNELS; c++)
             sum[c] += values[c];
     }

@@ -73,11 +73,16 @@ struct td_train_world {
 #define TD_TRAIN_DEPTH 9
 #define TD_TRAIN_MOTION 10
 #define TD_TRAIN_VALID 12
-#define TD_TRAIN_CHANNELS 13
+#define TD_TRAIN_DIRECT 13 /* the part of color that no surface scatters of another's light */
+#define TD_TRAIN_CHANNELS 16
+
+/* What is wanted: motion; albedo of what scatters alone, 0 of metal, mirrors and glass. */
+#define TD_TRAIN_MOVES 1u
+#define TD_TRAIN_DIFFUSE_ALBEDO 2u
 
 struct td_train_push {
     TD_UVEC4(size);   /* x: width, y: height, z: samples in this dispatch, w: samples that are there already */
-    TD_UVEC4(random); /* x: seed, y: stream, z: bounces */
+    TD_UVEC4(random); /* x: seed, y: stream, z: bounces, w: TD_TRAIN_MOVES, TD_TRAIN_DIFFUSE_ALBEDO */
 };
 
 #endif

@@ -1,9 +1,10 @@
-/* tandem-frames: frames to train a denoiser on, of scenes made at random, by a path tracer in Vulkan.
+/* tandem-frames: frames to train a denoiser on, or `gi`, of scenes made at random, by a path tracer in Vulkan.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ static const char usage[] =
     "copies differ in their samples. The first has `reference` as well. With --length frames of a path instead, each with one,\n"
     "with `motion` to where its samples were in the frame before, and `valid`, 1 if they were seen there, else 0: the camera\n"
     "moves, and some things. The same options give the same scenes everywhere, and on the same device the same frames.\n"
+    "With --gi frames as `tandem help gi` says they are, each of --reference samples, with `indirect`.\n"
     "  --name NAME     default: scene\n"
     "  --first N       number of the first scene, which is its seed; default 0\n"
     "  --count N       scenes; default 1\n"
@@ -30,6 +32,7 @@ static const char usage[] =
     "  --samples LIST  of each copy; default 1,1,1,4\n"
     "  --reference N   samples of the reference; default 512\n"
     "  --length N      frames of a path, of 1 sample each\n"
+    "  --gi            direct light, and apart from it what else there is\n"
     "  --bounces N     default 6\n"
     "  --seconds N     begins no scene after so many seconds\n"
     "  --device N      of several GPUs, the first of which is 0\n";
@@ -38,6 +41,7 @@ enum { MOST_COPIES = 64, EACH = 16 }; /* samples of a dispatch on a GPU: a drive
 
 typedef struct options {
     const char *out, *name;
+    bool gi;
     uint32_t first, count, width, height, reference, length, bounces, seconds, device, copies, samples[MOST_COPIES];
 } options;
 
@@ -86,6 +90,11 @@ static bool read_options(int argc, char **argv, options *o)
 
     for (int i = 1; i < argc; i += 2) {
         bool known = false, right = true;
+        if (!strcmp(argv[i], "--gi")) {
+            o->gi = true;
+            i--;
+            continue;
+        }
         if (i + 1 == argc)
             return demo_fail("%s has no value", argv[i]);
         for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
@@ -102,6 +111,8 @@ static bool read_options(int argc, char **argv, options *o)
         if (!right)
             return false;
     }
+    if (o->gi && o->length)
+        return demo_fail("--gi and --length exclude one another");
     return o->out ? true : demo_fail("--out is missing");
 }
 
@@ -168,9 +179,10 @@ static void drop_world(renderer *r)
 /* Means over so many samples of a pixel, from a stream of their own: into r->back. */
 static bool render(renderer *r, const train_world *w, const options *o, uint32_t seed, uint32_t stream, uint32_t samples)
 {
-    struct td_train_push push = {.size = {o->width, o->height, 0, 0}, .random = {seed, stream, o->bounces, o->length > 0}};
+    struct td_train_push push = {.size = {o->width, o->height, 0, 0}, .random = {seed, stream, o->bounces}};
     bool done = upload(r, &r->world, &w->head, sizeof w->head, "world");
 
+    push.random[3] = (o->length ? TD_TRAIN_MOVES : 0) | (o->gi ? TD_TRAIN_DIFFUSE_ALBEDO : 0);
     for (uint32_t there = 0; there < samples && done; there += r->each) {
         const demo_binding bindings[] = {{.buffer = &r->world}, {.buffer = &r->nodes}, {.buffer = &r->triangles},
                                          {.buffer = &r->materials}, {.buffer = &r->lights}, {.buffer = &r->sums}};
@@ -211,6 +223,46 @@ static float *channels_of(const renderer *r, uint32_t first, uint32_t count)
     return to;
 }
 
+/* Whether a quarter of the frame has indirect light that one may see. */
+static bool has_indirect(const float *direct, const float *indirect, uint64_t pixels)
+{
+    uint64_t count = 0;
+
+    for (uint64_t i = 0; i < pixels; i++)
+        count += indirect[3 * i + 1] > 0.02f * direct[3 * i + 1];
+    return count >= pixels / 4;
+}
+
+/* What was rendered last as direct and indirect light; nothing where there is none to learn from: an eye in front of a mirror, say. */
+static bool save_gi(const renderer *r, const train_world *w, const options *o, uint32_t scene)
+{
+    const uint64_t pixels = (uint64_t)o->width * o->height;
+    float *direct = channels_of(r, TD_TRAIN_DIRECT, 3), *indirect = channels_of(r, TD_TRAIN_COLOR, 3);
+    float *albedo = channels_of(r, TD_TRAIN_ALBEDO, 3), *normal = channels_of(r, TD_TRAIN_NORMAL, 3);
+    float *depth = channels_of(r, TD_TRAIN_DEPTH, 1), *ray = malloc(pixels * 3 * sizeof *ray);
+    const td_safetensors_item items[] = {
+        {"direct", "F32", 3, {o->height, o->width, 3}, direct}, {"indirect", "F32", 3, {o->height, o->width, 3}, indirect},
+        {"albedo", "F32", 3, {o->height, o->width, 3}, albedo}, {"normal", "F32", 3, {o->height, o->width, 3}, normal},
+        {"depth", "F32", 3, {o->height, o->width, 1}, depth},   {"ray", "F32", 3, {o->height, o->width, 3}, ray}};
+    char path[4096], why[300] = "out of memory";
+    bool done = direct && indirect && albedo && normal && depth && ray;
+
+    for (uint64_t i = 0; i < pixels && done; i++) {
+        const float x = ((float)(i % o->width) + 0.5f) / (float)o->width * 2 - 1;
+        const float y = ((float)(i / o->width) + 0.5f) / (float)o->height * 2 - 1;
+        for (int c = 0; c < 3; c++) {
+            indirect[3 * i + c] = fmaxf(indirect[3 * i + c] - direct[3 * i + c], 0);
+            ray[3 * i + c] = w->head.forward[c] + x * w->head.right[c] - y * w->head.up[c];
+        }
+    }
+    const bool skips = done && !has_indirect(direct, indirect, pixels);
+    snprintf(path, sizeof path, "%s/%s.%06" PRIu32 ".00.safetensors", o->out, o->name, scene);
+    done = skips || (done && td_safetensors_write(path, items, sizeof items / sizeof *items, why, sizeof why) == TANDEM_OK);
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++)
+        free((void *)items[i].data);
+    return done || demo_fail("%s: %s", path, why);
+}
+
 /* What was rendered last, with a reference unless that is NULL. */
 static bool save(const renderer *r, const options *o, uint32_t scene, uint32_t copy, const float *reference)
 {
@@ -244,11 +296,15 @@ static bool save(const renderer *r, const options *o, uint32_t scene, uint32_t c
 /* The reference, which has samples of its own, then copies; or frames of a path. */
 static bool make_scene(renderer *r, const options *o, uint32_t scene)
 {
-    const uint32_t copies = o->length ? o->length : o->copies;
+    const uint32_t copies = o->gi ? 0 : o->length ? o->length : o->copies;
     train_world world;
     float *reference = NULL;
     bool done = (train_world_make(scene, &world) || demo_fail("out of memory")) && load_world(r, &world);
 
+    if (done && o->gi) {
+        train_world_camera(&world, 0, o->width, o->height);
+        done = render(r, &world, o, scene, 1000, o->reference) && save_gi(r, &world, o, scene);
+    }
     for (uint32_t copy = 0; copy < copies && done; copy++) {
         if (o->length && copy) {
             drop_world(r);

@@ -52,6 +52,29 @@ class Frames(unittest.TestCase):
             np.testing.assert_allclose(np.linalg.norm(first["normal"][~sky], axis=-1), 1, atol=1e-4)
             self.assertTrue((first["depth"] >= 0).all() and (first["albedo"] <= 1).all())
 
+    def test_gi(self):
+        """Direct light and the rest: together they are the color of the same samples, and lamps, the sky and what mirrors get no rest.
+        Depth and ray say where a pixel's surface is: a plane's normal is across what leads to neighbours."""
+        for name, *more in (("gi", "--gi"), ("color", "--samples", "1")):
+            run = self.make(name, "--first", "2", "--count", "8", "--reference", "40", *more)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+        made = sorted(self.folder.glob("gi.*"))
+        self.assertGreater(len(made), 3)
+        across = []
+        for path in made:
+            scene = int(path.name.split(".")[1])
+            frame = self.load("gi", scene, 0)
+            self.assertEqual({key: x.shape[2] for key, x in frame.items()}, {"direct": 3, "indirect": 3, "albedo": 3, "normal": 3, "depth": 1, "ray": 3})
+            np.testing.assert_allclose(frame["direct"] + frame["indirect"], self.load("color", scene, 0)["reference"], rtol=1e-3, atol=1e-5)
+            self.assertTrue(frame["indirect"].any() and (frame["indirect"] >= 0).all() and (frame["direct"] >= 0).all())
+            dark = frame["albedo"].max(-1) == 0
+            self.assertLess(np.abs(frame["indirect"][dark]).max(initial=0), 1e-5 * frame["direct"].max())
+            place = frame["depth"] * frame["ray"]
+            flat = (np.abs(np.diff(frame["normal"], axis=1)).max(-1) < 1e-4) & (frame["depth"][:, 1:, 0] > 0) & (frame["depth"][:, :-1, 0] > 0)
+            step = np.diff(place, axis=1) / frame["depth"][:, 1:]
+            across.append(np.abs((step * frame["normal"][:, 1:]).sum(-1))[flat] / np.linalg.norm(step, axis=-1)[flat])
+        self.assertLess(np.median(np.concatenate(across)), 0.05)
+
     def test_path(self):
         run = self.make("path", "--length", "2", "--reference", "1")
         self.assertEqual((run.returncode, run.stderr), (0, ""))
@@ -91,6 +114,7 @@ class Frames(unittest.TestCase):
 
     def test_refusals(self):
         for words, *args in (("--out is missing", "--count", "1"), ("unknown option", "--out", "x", "--size", "1"), ("has no value", "--out"),
+                             ("exclude one another", "--out", "x", "--gi", "--length", "2"),
                              ("is no number from 1 to 1000000", "--out", "x", "--count", "0"), ("is no number", "--out", "x", "--samples", "1,,1")):
             run = limits.run([FRAMES, *args], seconds=60, capture_output=True, text=True)
             self.assertEqual(run.returncode, 2)
