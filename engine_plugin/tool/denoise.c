@@ -144,7 +144,7 @@ static bool name_of(tool_denoiser *d, const char *option, const char *pattern, b
 /* What the frame before left, from the file that was written of it. */
 static bool read_previous(tool_denoiser *d, const char *path)
 {
-    static const char *const names[TOOL_INPUTS - TOOL_READ] = {"normal", "depth", "history"};
+    static const char *const names[TOOL_HISTORY + 1 - TOOL_READ] = {"normal", "depth", "history"};
     td_safetensors file = {.fd = -1};
     char why[300] = "";
 
@@ -152,7 +152,7 @@ static bool read_previous(tool_denoiser *d, const char *path)
         return fails(d, "--previous \"%s\": %s", path, why);
     bool done = td_safetensors_find(&file, "history") ||
                 fails(d, "--previous \"%s\" has no tensor \"history\": it is a file that a network with history wrote", path);
-    for (int i = TOOL_READ; i < TOOL_INPUTS && done; i++) {
+    for (int i = TOOL_READ; i <= TOOL_HISTORY && done; i++) {
         const td_safetensor *tensor = td_safetensors_find(&file, names[i - TOOL_READ]);
         tool_picture_free(&d->frame[i]);
         done = !tensor || tool_denoiser_tensor(d, path, &file, tensor, tool_denoiser_inputs[i].channels, &d->frame[i]);

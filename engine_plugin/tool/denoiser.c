@@ -1,4 +1,4 @@
-/* A denoiser's network on a session, and frames for it. See denoiser.h.
+/* A denoiser's network on a session, or gi's, and frames for it. See denoiser.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,8 @@
 
 const tool_denoiser_input tool_denoiser_inputs[TOOL_INPUTS] = {{"color", "--color", 3, 0},          {"albedo", "--albedo", 3, 1},       {"normal", "--normal", 3, 0},
                     {"depth", "--depth", 1, 0},          {"motion", "--motion", 2, 0},       {"valid", "--valid", 1, 1},
-                    {"normal_before", "--previous", 3, 0}, {"depth_before", "--previous", 1, 0}, {"history_before", "--previous", 4, 0}};
+                    {"normal_before", "--previous", 3, 0}, {"depth_before", "--previous", 1, 0}, {"history_before", "--previous", 4, 0},
+                    {"ray", "--frame", 3, 0}};
 static const struct output {
     const char *name;
     uint32_t channels;
@@ -75,6 +76,32 @@ bool tool_denoiser_frame(tool_denoiser *d, const char *path)
             done = tool_denoiser_tensor(d, path, &file, tensor, tool_denoiser_inputs[i].channels, &d->frame[i]);
         else if (i == TOOL_COLOR)
             done = fails(d, "\"%s\" has no tensor \"color\"", path);
+    }
+    td_safetensors_close(&file);
+    return done;
+}
+
+bool tool_denoiser_gi_frame(tool_denoiser *d, const char *path)
+{
+    const struct {
+        const char *name;
+        uint32_t channels;
+        tool_picture *to;
+    } parts[] = {{"direct", 3, &d->frame[TOOL_COLOR]}, {"albedo", 3, &d->frame[TOOL_ALBEDO]}, {"normal", 3, &d->frame[TOOL_NORMAL]},
+                 {"depth", 1, &d->frame[TOOL_DEPTH]},  {"ray", 3, &d->frame[TOOL_RAY]},       {"indirect", 3, &d->reference}};
+    td_safetensors file = {.fd = -1};
+    char why[300] = "";
+    bool done = td_safetensors_open(path, &file, why, sizeof why) == TANDEM_OK || fails(d, "\"%s\": %s", path, why);
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const td_safetensor *tensor = done ? td_safetensors_find(&file, parts[i].name) : NULL;
+        tool_picture_free(parts[i].to);
+        if (tensor)
+            done = tool_denoiser_tensor(d, path, &file, tensor, parts[i].channels, parts[i].to);
+        else if (done && parts[i].to != &d->reference)
+            done = fails(d, "\"%s\" has no tensor \"%s\"", path, parts[i].name);
+        if (done && tensor && (parts[i].to->width != parts[0].to->width || parts[i].to->height != parts[0].to->height))
+            done = fails(d, "\"%s\": \"%s\" and \"direct\" differ in size", path, parts[i].name);
     }
     td_safetensors_close(&file);
     return done;
@@ -168,7 +195,7 @@ bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, cons
     d->info = TANDEM_INIT(tandem_network);
     if (tool_session_create(&desc, &d->s, &d->engine) != TANDEM_OK || !ok(d, tandem_model_load(d->s, model, &d->model)) ||
         !ok(d, tandem_model_info(d->s, d->model, &d->info)) ||
-        !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc, .plan = plan), &d->instance)))
+        !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc, .precision = d->precision, .plan = plan), &d->instance)))
         return false;
     if (d->info.number_count != 2 || d->info.uniform_count || !ok(d, tandem_model_number(d->s, d->model, 0, &first)) ||
         !ok(d, tandem_model_number(d->s, d->model, 1, &second)) ||
@@ -184,7 +211,7 @@ static int input_of(const tandem_network_tensor *t)
     for (int i = 0; i < TOOL_INPUTS; i++)
         if (t->role == TANDEM_NETWORK_INPUT && !strcmp(t->name, tool_denoiser_inputs[i].name))
             return i;
-    return TOOL_INPUTS;
+    return t->role == TANDEM_NETWORK_INPUT && !strcmp(t->name, "direct") ? TOOL_COLOR : TOOL_INPUTS;
 }
 
 /* Likewise of what comes out. */
@@ -193,7 +220,7 @@ static int output_of(const tandem_network_tensor *t)
     for (int i = 0; i < TOOL_OUTPUTS; i++)
         if (t->role == TANDEM_NETWORK_OUTPUT && !strcmp(t->name, outputs[i].name))
             return i;
-    return TOOL_OUTPUTS;
+    return t->role == TANDEM_NETWORK_OUTPUT && !strcmp(t->name, "indirect") ? TOOL_OUT : TOOL_OUTPUTS;
 }
 
 bool tool_denoiser_has_history(const tool_denoiser *d)
@@ -216,7 +243,7 @@ static bool check_binding(tool_denoiser *d, const tandem_network_tensor *t)
     if (input == TOOL_INPUTS && output == TOOL_OUTPUTS)
         return fails(d,
                      "--model: \"%s\" is none of a denoiser's inputs, which are color, albedo, normal, depth, motion, valid, normal_before, "
-                     "depth_before and history_before, nor of its outputs, out and history",
+                     "depth_before and history_before, or gi's direct and ray, nor of its outputs, out and history, or indirect",
                      t->name);
     const uint32_t channels = input < TOOL_INPUTS ? tool_denoiser_inputs[input].channels : outputs[output].channels;
     if (t->dtype != TANDEM_DTYPE_F32 || t->dimensions != 3 || t->shape[1] != color->height || t->shape[2] != color->width || t->shape[3] != channels)
@@ -275,7 +302,7 @@ bool tool_denoiser_run(tool_denoiser *d)
     if (!ok(d, tandem_model_prepare(d->s, d->instance, d->numbers, 2)) || !bind(d, views, results))
         return false;
     if (!results[TOOL_OUT])
-        return fails(d, "--model: has no output \"out\"");
+        return fails(d, "--model: has no output \"out\" or \"indirect\"");
     job.op.run = (tandem_run){.instance = d->instance,
                               .bindings = views,
                               .binding_count = d->info.binding_count,

@@ -1,4 +1,4 @@
-/* A denoiser's network on a session, and frames for it.
+/* A denoiser's network on a session, or gi's, and frames for it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,6 +22,7 @@ enum {
     TOOL_NORMAL_BEFORE = TOOL_READ,
     TOOL_DEPTH_BEFORE,
     TOOL_HISTORY,
+    TOOL_RAY, /* gi's, as is `direct`, which is TOOL_COLOR, and `indirect`, which is TOOL_OUT */
     TOOL_INPUTS
 };
 enum { TOOL_OUT, TOOL_HISTORY_OUT, TOOL_OUTPUTS };
@@ -42,10 +43,11 @@ typedef struct tool_denoiser {
     tandem_network info;
     uint32_t numbers[2]; /* as the network has them: height and width in its order */
     uint32_t height_at;
+    uint32_t precision; /* the caller's, before it is opened: tandem_precision; 0: as the model says */
     td_host_mem mem;
     uint64_t mem_bytes;
     tool_picture frame[TOOL_INPUTS], results[TOOL_OUTPUTS]; /* pixels NULL: not there */
-    tool_picture reference; /* the caller's, as is_cut */
+    tool_picture reference; /* the caller's, as is_cut; of gi `indirect` */
     bool is_cut;
     double ms;
     char why[600];
@@ -59,6 +61,8 @@ bool tool_denoiser_has_history(const tool_denoiser *d);
 
 /* The tensors of a frame in a file, as `tandem help denoise` has them. */
 bool tool_denoiser_frame(tool_denoiser *d, const char *path);
+/* Those of gi's, as `tandem help gi` has them; with `indirect` as d->reference, where it is there. */
+bool tool_denoiser_gi_frame(tool_denoiser *d, const char *path);
 /* One of a file, F16 or F32. */
 bool tool_denoiser_tensor(tool_denoiser *d, const char *path, td_safetensors *file, const td_safetensor *tensor, uint32_t channels,
                           tool_picture *out);

@@ -81,18 +81,28 @@ static bool ssim_of(const tool_picture *a, const tool_picture *b, double *ssim)
     return true;
 }
 
+double tool_psnr_of(const tool_picture *picture, const tool_picture *reference)
+{
+    const size_t count = (size_t)picture->width * picture->height * 3;
+    double squares = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const double tone = shown(picture->pixels[i]) - shown(reference->pixels[i]);
+        squares += tone * tone;
+    }
+    return squares > 0 ? -10 * log10(squares / (double)count) : 200;
+}
+
 bool tool_quality_of(const tool_picture *picture, const tool_picture *reference, tool_quality *out)
 {
     const size_t count = (size_t)picture->width * picture->height * 3;
-    double squares = 0, relative = 0;
+    double relative = 0;
 
     for (size_t i = 0; i < count; i++) {
         const double r = linear_of(reference->pixels[i]), error = linear_of(picture->pixels[i]) - r;
-        const double tone = shown(picture->pixels[i]) - shown(reference->pixels[i]);
-        squares += tone * tone;
         relative += error * error / (r * r + 0.01);
     }
-    out->psnr_db = squares > 0 ? -10 * log10(squares / (double)count) : 200;
+    out->psnr_db = tool_psnr_of(picture, reference);
     out->rel_mse = relative / (double)count;
     return ssim_of(picture, reference, &out->ssim);
 }

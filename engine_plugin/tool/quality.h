@@ -13,6 +13,8 @@
 typedef struct tool_quality {
     double psnr_db, ssim, rel_mse; /* psnr_db: 200 where the two are the same */
 } tool_quality;
+/* Of those psnr_db alone. */
+double tool_psnr_of(const tool_picture *picture, const tool_picture *reference);
 bool tool_quality_of(const tool_picture *picture, const tool_picture *reference, tool_quality *out);
 
 #endif

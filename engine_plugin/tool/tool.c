@@ -40,6 +40,7 @@ static const struct {
     {"run", tool_run},
     {"plan", tool_plan},
     {"denoise", tool_denoise},
+    {"gi", tool_gi},
     {"eval", tool_eval},
     {"fetch", tool_fetch},
     {"tokenize", tool_tokenize},

@@ -157,6 +157,7 @@ int tool_tune(int argc, char **argv);
 int tool_plan(int argc, char **argv);
 int tool_run(int argc, char **argv);
 int tool_denoise(int argc, char **argv);
+int tool_gi(int argc, char **argv);
 int tool_eval(int argc, char **argv); /* starts tandem-bench, too */
 int tool_fetch(int argc, char **argv);
 int tool_tokenize(int argc, char **argv);
@@ -174,7 +175,7 @@ extern const char *const tool_calibrate_help, *const tool_info_help, *const tool
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help, *const tool_plan_help;
 extern const char *const tool_fetch_help, *const tool_tokenize_help, *const tool_generate_help, *const tool_run_help;
 extern const char *const tool_logits_help, *const tool_perplexity_help, *const tool_denoise_help, *const tool_serve_help;
-extern const char *const tool_eval_help, *const tool_npc_help;
+extern const char *const tool_eval_help, *const tool_npc_help, *const tool_gi_help;
 extern const char *const tool_conform_help;
 extern const char *const tool_layer_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,

@@ -1,11 +1,10 @@
-/* `tandem eval denoise`: denoisers beside one another on frames with references, and what they look like.
+/* `tandem eval`, and of it `denoise`: denoisers beside one another on frames with references, and what they look like.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * A clip is the files NAME.CC.safetensors: frames of a path where each has a reference, else copies of one frame, of which the first
  * counts. Of a path frames from the fourth on count, or the last where it is shorter.
  */
-#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,10 +14,11 @@
 #include "engine_plugin/tool/denoiser.h"
 #include "engine_plugin/tool/quality.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/eval.h"
 #include "tests/bench/filters.h"
 #include "tests/bench/oidn.h"
 
-enum { ROWS = 32, MODELS = 8, FIRST_COUNTED = 3, SHEET_CLIPS = 12, CELL = 192, GAP = 4 };
+enum { ROWS = 32, MODELS = BENCH_EVAL_MODELS, FIRST_COUNTED = 3 };
 typedef enum row_kind { INPUT, BOX, BILATERAL, ATROUS, OIDN, OIDN_PREFILTERED, OIDN_LIGHT, NETWORK, NETWORK_WITH_HISTORY } row_kind;
 
 typedef struct row {
@@ -35,7 +35,7 @@ typedef struct row {
 typedef struct eval {
     const char *frames, *models, *oidn_path, *json, *sheet, *rung, *socket;
     uint32_t rung_value;
-    bool no_oidn;
+    bool no_oidn, is_gi;
     char **names; /* of files, sorted */
     size_t name_count;
     bench_oidn *oidn;
@@ -44,8 +44,7 @@ typedef struct eval {
     uint32_t row_count, clips;
     tool_denoiser frame;            /* what is read: no network of its own */
     tool_picture reference, before; /* this frame's, and the one's before */
-    tool_picture sheet_picture;     /* a clip a line, a row a column, and the reference */
-    uint32_t sheet_line;
+    bench_sheet drawn;              /* a clip a line, a row a column, and the reference */
     char why[700];
 } eval;
 
@@ -61,37 +60,6 @@ static bool fails(eval *e, const char *format, ...)
 }
 
 /* --- Files --- */
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static bool list_files(eval *e)
-{
-    DIR *folder = opendir(e->frames);
-    const struct dirent *entry;
-    bool done = true;
-
-    if (!folder)
-        return fails(e, "--frames \"%s\": no such folder", e->frames);
-    while (done && (entry = readdir(folder))) {
-        const char *ending = strrchr(entry->d_name, '.');
-        if (!ending || strcmp(ending, ".safetensors") != 0)
-            continue;
-        char **longer = realloc(e->names, (e->name_count + 1) * sizeof *longer);
-        e->names = longer ? longer : e->names;
-        done = longer && (longer[e->name_count] = strdup(entry->d_name));
-        e->name_count += done;
-    }
-    closedir(folder);
-    if (!done)
-        return fails(e, "out of memory");
-    if (!e->name_count)
-        return fails(e, "--frames \"%s\" has no safetensors", e->frames);
-    qsort(e->names, e->name_count, sizeof *e->names, by_name);
-    return true;
-}
 
 /* Of NAME.CC.safetensors: the bytes of NAME; of NAME.safetensors likewise. */
 static size_t clip_bytes(const char *name)
@@ -324,50 +292,26 @@ static bool run_row(eval *e, row *r, bool counts)
 
 /* --- The sheet --- */
 
-/* The middle of a picture, as bright as its reference's mean says. */
-static void draw(eval *e, uint32_t column, const tool_picture *from, double gain)
-{
-    tool_picture *to = &e->sheet_picture;
-    const uint32_t wide = from->width < CELL ? from->width : CELL, high = from->height < CELL ? from->height : CELL;
-    const uint32_t left = (from->width - wide) / 2, top = (from->height - high) / 2;
-
-    for (uint32_t y = 0; y < high; y++)
-        for (uint32_t x = 0; x < 3 * wide; x++) {
-            const float value = from->pixels[3 * ((size_t)(top + y) * from->width + left) + x];
-            to->pixels[3 * ((size_t)(e->sheet_line * (CELL + GAP) + y) * to->width + column * (CELL + GAP)) + x] = (float)shown((float)gain * value);
-        }
-}
-
 static bool draw_line(eval *e)
 {
-    const size_t count = 3 * (size_t)e->reference.width * e->reference.height;
-    double sum = 0;
-
-    if (!e->sheet || e->sheet_line == SHEET_CLIPS)
+    if (!e->sheet || e->drawn.line == BENCH_SHEET_LINES)
         return true;
-    if (!e->sheet_picture.pixels) {
-        if (!tool_picture_new(&e->sheet_picture, (e->row_count + 1) * (CELL + GAP), SHEET_CLIPS * (CELL + GAP), 3))
-            return fails(e, "out of memory");
-        memset(e->sheet_picture.pixels, 0, (size_t)e->sheet_picture.width * e->sheet_picture.height * 3 * sizeof(float));
-    }
-    for (size_t i = 0; i < count; i++)
-        sum += log1p(e->reference.pixels[i] > 0 && isfinite(e->reference.pixels[i]) ? (double)e->reference.pixels[i] * 1e3 : 0);
-    const double gain = 0.5 / (1e-3 * expm1(sum / (double)count) + 1e-9);
+    if (!bench_sheet_begin(&e->drawn, e->row_count + 1))
+        return fails(e, "out of memory");
+    const double gain = bench_sheet_gain(&e->reference);
     for (uint32_t i = 0; i < e->row_count; i++)
-        draw(e, i, &e->rows[i].now, gain);
-    draw(e, e->row_count, &e->reference, gain);
-    e->sheet_line++;
+        bench_sheet_draw(&e->drawn, i, &e->rows[i].now, gain);
+    bench_sheet_draw(&e->drawn, e->row_count, &e->reference, gain);
     return true;
 }
 
 static bool save_sheet(eval *e)
 {
-    if (!e->sheet || !e->sheet_picture.pixels)
+    if (!e->sheet || !e->drawn.line)
         return true;
-    e->sheet_picture.height = e->sheet_line * (CELL + GAP);
-    if (!tool_picture_write("--sheet", e->sheet, &e->sheet_picture, e->why, sizeof e->why))
+    if (!bench_sheet_save(&e->drawn, e->sheet, e->why, sizeof e->why))
         return false;
-    printf("%s: a line for each of %" PRIu32 " clips, its columns the rows above, and last the reference\n", e->sheet, e->sheet_line);
+    printf("%s: a line for each of %" PRIu32 " clips, its columns the rows above, and last the reference\n", e->sheet, e->drawn.line);
     return true;
 }
 
@@ -480,13 +424,16 @@ static int read_arguments(int argc, char **argv, eval *e)
                                    {"--json", &e->json, NULL},     {"--sheet", &e->sheet, NULL}};
 
     e->rung = "auto";
-    if (argc < 1 || strcmp(argv[0], "denoise") != 0)
-        return tool_usage("eval", "%s%s%s: must be denoise", argc < 1 ? "nothing to judge given" : "unknown \"", argc < 1 ? "" : argv[0],
+    e->is_gi = argc > 0 && !strcmp(argv[0], "gi");
+    if (argc < 1 || (strcmp(argv[0], "denoise") != 0 && !e->is_gi))
+        return tool_usage("eval", "%s%s%s: must be denoise or gi", argc < 1 ? "nothing to judge given" : "unknown \"", argc < 1 ? "" : argv[0],
                           argc < 1 ? "" : "\"");
     if (tool_parse("eval", argc - 1, argv + 1, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!e->frames)
         return tool_usage("eval", "--frames is missing; `tandem help eval` explains it");
+    if (e->is_gi && (e->no_oidn || e->oidn_path))
+        return tool_usage("eval", "%s is not for gi: Open Image Denoise makes no light", e->no_oidn ? "--no-oidn" : "--oidn");
     if (e->no_oidn && e->oidn_path)
         return tool_usage("eval", "--oidn and --no-oidn exclude one another");
     return tool_rung("eval", e->rung, &e->rung_value) ? TOOL_OK : TOOL_USAGE;
@@ -502,11 +449,9 @@ static void close_eval(eval *e)
         }
     tool_denoiser_close(&e->frame);
     tool_picture_free(&e->reference);
-    tool_picture_free(&e->sheet_picture);
+    tool_picture_free(&e->drawn.picture);
     bench_oidn_close(&e->oidn);
-    for (size_t i = 0; i < e->name_count; i++)
-        free(e->names[i]);
-    free(e->names);
+    bench_free_names(e->names, e->name_count);
 }
 
 int bench_eval(int argc, char **argv)
@@ -520,7 +465,12 @@ int bench_eval(int argc, char **argv)
         status = tool_fail("eval", "%s", e->why);
     if (status == TOOL_OK && e->sheet && !tool_picture_can_write("--sheet", e->sheet, e->why, sizeof e->why))
         status = tool_fail("eval", "%s", e->why);
-    if (status == TOOL_OK && !(list_files(e) && add_rows(e) && run_clips(e)))
+    if (status == TOOL_OK && e->is_gi) {
+        status = bench_eval_gi(&(bench_eval_arguments){e->frames, e->models, e->json, e->sheet, e->socket, e->rung_value});
+        free(e);
+        return status;
+    }
+    if (status == TOOL_OK && !(bench_list_frames(e->frames, &e->names, &e->name_count, e->why, sizeof e->why) && add_rows(e) && run_clips(e)))
         status = tool_fail("eval", "%s", e->why[0] ? e->why : "failed");
     if (status == TOOL_OK) {
         print(e);

@@ -15,7 +15,7 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate run plan denoise eval fetch tokenize generate logits perplexity npc serve conform doctor info top layer bench
+TOPICS = """sample-qkv attend accuracy calibrate run plan denoise gi eval fetch tokenize generate logits perplexity npc serve conform doctor info top layer bench
 bench-handover bench-attention bench-linear bench-daemon bench-npc bench-effect tune probe version help""".split()
 # Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None, "accuracy": "tests/bench/accuracy.c", "eval": "tests/bench/eval.c",
@@ -65,13 +65,13 @@ class Manual(unittest.TestCase):
                     needs = ["fp22"] if topic == "probe" else []
                     needs += ["--in", "F", "--out", "G", "--precision", "8b"] if topic == "attend" else []
                     needs += ["--out", "G"] if topic == "sample-qkv" else []
-                    needs += ["--model", "M"] if topic in ("plan", "run", "denoise", "tokenize", "generate", "logits", "perplexity",
+                    needs += ["--model", "M"] if topic in ("plan", "run", "denoise", "gi", "tokenize", "generate", "logits", "perplexity",
                                                            "serve") else []
                     needs += ["--prompt", "T"] if topic == "generate" else []
                     needs += ["--tokens", "1", "--out", "G"] if topic == "logits" else []
                     needs += ["--text", "T"] if topic == "perplexity" else []
                     needs += ["--in", "F", "--out", "G"] if topic == "run" else []
-                    needs += ["--frame", "F", "--out", "G"] if topic == "denoise" else []
+                    needs += ["--frame", "F", "--out", "G"] if topic in ("denoise", "gi") else []
                     needs += ["denoise", "--frames", "F"] if topic == "eval" else []
                     needs += ["--prove"] if topic == "tune" else []
                     run = tool(*topic.replace("bench-", "bench ").split(), *needs, option, "no-such-word")
@@ -211,7 +211,7 @@ class FirstSteps(unittest.TestCase):
         self.assertIn("attend", [words[1] for words in shown])
         with tempfile.TemporaryDirectory() as folder:
             for words in shown:
-                if words[1] in ("bench", "tune", "denoise", "fetch", "tokenize", "generate", "npc", "serve", "perplexity", "conform", "eval"):  # minutes, PyPI
+                if words[1] in ("bench", "tune", "denoise", "gi", "fetch", "tokenize", "generate", "npc", "serve", "perplexity", "conform", "eval"):  # minutes, PyPI
                     words = [*words, "--help"]
                 run = tool(*words[1:], cwd=folder)
                 self.assertEqual((run.returncode, run.stderr), (0, ""), words)
