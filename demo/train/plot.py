@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the loss of a training log, lines of JSON as denoise.py and npc.py write them, as SVG; needs nothing but Python. Where lines
+"""Draws the loss of a training log, lines of JSON as denoise.py, gi.py and npc.py write them, as SVG; needs nothing but Python. Where lines
 have a share of facts that were right, that is drawn, too, up to 1 at the top.
 
     plot.py LOG.jsonl OUT.svg
@@ -19,17 +19,17 @@ def main():
     facts = [(row["step"], row["facts_asked"]) for row in rows if "facts_asked" in row]
     points = [(row["step"], row["loss"]) for row in rows if "loss" in row]
     points = [(b, loss) for (a, _), (b, loss) in zip([(0, 0), *points], points) if b - a == points[0][0]]  # means of as many steps
-    last, most = points[-1][0], max(loss for _, loss in points)
+    last, most, least = points[-1][0], max(loss for _, loss in points), min(0, *(loss for _, loss in points))
 
     def x(step):
         return LEFT + (WIDTH - LEFT - RIGHT) * step / last
 
     def y(loss):
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * loss / (1.1 * most)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (loss - least) / (1.1 * (most - least))
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
              f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
     for i in range(6):
-        loss, step = most * i / 5, last * i / 5
+        loss, step = least + (most - least) * i / 5, last * i / 5
         lines.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(loss):.1f}" y2="{y(loss):.1f}" stroke="#ddd"/>')
         lines.append(f'<text x="{LEFT - 6}" y="{y(loss) + 4:.1f}" text-anchor="end">{loss:.3f}</text>')
         lines.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{step:.0f}</text>')

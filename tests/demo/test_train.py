@@ -1,4 +1,4 @@
-"""`demo/train/run.sh` and `npc.py`: two runs, each going on where the last one ended, to a model that the tool takes.
+"""`demo/train/run.sh`, `gi.py` and `npc.py`: two runs, each going on where the last one ended, to a model that the tool takes.
 
 SPDX-License-Identifier: Apache-2.0
 
@@ -51,6 +51,33 @@ class Characters(unittest.TestCase):
             with torch.no_grad():
                 expected = model.logits(model(torch.tensor(ids)[None]))[0].numpy()
             np.testing.assert_allclose(R.load(out / "logits.safetensors")[0]["logits"][1], expected, atol=1e-4)
+
+
+class Gi(unittest.TestCase):
+    @unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "PyTorch or safetensors is not installed")
+    def test_two_runs(self):
+        """On frames of two sizes; the second begins with what the first left, and the tool computes what is exported."""
+        with tempfile.TemporaryDirectory(prefix="tandem-gi-") as folder:
+            out = pathlib.Path(folder)
+            for size in ("32x24", "40x33"):
+                width, height = size.split("x")
+                run = limits.run([BUILD / "tandem-frames", "--gi", "--out", out, "--name", size, "--count", "4", "--width", width, "--height", height,
+                                  "--reference", "4"], seconds=120, capture_output=True, text=True)
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+            script = [sys.executable, RUN.with_name("gi.py"), out / "gi.pt", "--frames", out, "--held-out", out, "--width", "32", "--heads", "1",
+                      "--depth", "1", "--batch", "2", "--every", "1", "--run-steps", "2", "--steps", "4", "--device", "cpu", "--log", out / "gi.jsonl"]
+            for first in (0, 2):
+                run = limits.run(script, seconds=120, capture_output=True, text=True)
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+                self.assertIn(f"from step {first} on", run.stdout)
+            self.assertEqual([json.loads(line)["step"] for line in (out / "gi.jsonl").read_text().splitlines()], [1, 2, 3, 4])
+            model, frame = out / "gi.safetensors", next(out.glob("40x33.*"))
+            run = limits.run([sys.executable, RUN.with_name("gi_export.py"), out / "gi.pt", model], seconds=120, capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            run = limits.run([BUILD / "tandem", "gi", "--model", model, "--frame", frame, "--out", out / "lit.safetensors"], seconds=120,
+                             capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            self.assertTrue(np.isfinite(R.load(out / "lit.safetensors")[0]["indirect"][1]).all())
 
 
 class Train(unittest.TestCase):
