@@ -35,6 +35,8 @@ FILES = {
     "effect": "h200-effect.json",
     "still": "cpu-denoise-still.json",
     "path": "cpu-denoise-path.json",
+    "gi": "cpu-gi.json",
+    "gi_effect": "h200-gi.json",
 }
 
 # Documents in which every figure must be a claim or no measurement.
@@ -81,6 +83,12 @@ def way_row(attention, kv, text):
     row = f"| {attention} | {kv}{text} | " + f"{share}.facts_exact:.1f}} % of {{{at}.facts_asked}} | {share}.refusals_right:.1f}} % of {{{at}.refusals_asked}} | "
     row += f"{share}.actions_right:.1f}} % of {{{at}.actions_asked}} | {share}.actions_valid:.1f}} % of {{{at}.actions_made}} | "
     return row + ("| |" if text else f"{{{at}.perplexity:.4f}} | {{1e6 * {at}.kl:.0f}} |")
+
+
+def light_row(name, text=None):
+    """A row of the other table there, of `tandem eval gi`."""
+    at = f"named(gi.rows, name='{name}')"
+    return f"| {text or name} | {{{at}.psnr_db:.2f}} | {{{at}.ssim:.3f}} | {{{at}.rel_mse:.3f}} |"
 
 
 def size(report, rung, width):
@@ -216,6 +224,12 @@ OURS, BESIDE = "'denoise.safetensors'", "'denoise.safetensors + history'"
 FAST, HIGH = "'OIDN fast'", "'OIDN high'"
 
 README = [
+    "on {gi.frames} frames of scenes that it never saw its PSNR is {named(gi.rows, name='gi.safetensors 8b').psnr_db:.1f} dB, that of "
+    "direct light alone {named(gi.rows, name='direct light alone').psnr_db:.1f}, with a constant ambient light "
+    "{named(gi.rows, name='constant ambient').psnr_db:.1f}, with SSAO {named(gi.rows, name='ambient, SSAO').psnr_db:.1f}, with a bounce in screen "
+    "space {named(gi.rows, name='screen-space bounce').psnr_db:.1f} (`tandem eval gi`)",
+    "On an H200 it takes {size(gi_effect, 'timeline', 1280).gpu_ms.median:.2f} ms of 1280x720 on `timeline` and "
+    "{size(gi_effect, 'inline', 1280).gpu_ms.median:.2f} on `inline`",
     f"on eight frames of Mitsuba's its PSNR is {{named(still.rows, name={OURS}).psnr_db:.1f}} dB, Open Image Denoise's "
     f"{{named(still.rows, name={FAST}).psnr_db:.1f}} (fast) and {{named(still.rows, name={HIGH}).psnr_db:.1f}} (high). Along two paths it is "
     f"{{named(path.rows, name={OURS}).psnr_db:.1f}}, with the frames before {{named(path.rows, name={BESIDE}).psnr_db:.1f}}, Open Image Denoise's "
@@ -427,6 +441,14 @@ README.append(
 
 ASSETS = [way_row(*of) for of in (("f16", "f16", ""), ("f16", "k8v8", ""), ("f16", "k4v8", ""), ("8b", "f16", ""), ("4b", "f16", ""),
                                   ("f16", "f16", ", no grammar"))]
+ASSETS += [light_row(*of) for of in (("direct light alone",), ("constant ambient",), ("ambient, SSAO",), ("screen-space bounce",),
+                                     ("constant ambient, best",), ("ambient, SSAO, best",), ("screen-space bounce, best",),
+                                     ("gi.safetensors f16", "gi, f16"), ("gi.safetensors 8b", "gi, 8b"), ("gi.safetensors 4b", "gi, 4b"))]
+ASSETS += ["{size(gi_effect, 'inline', 960).gpu_ms.median:.2f}, {size(gi_effect, 'inline', 1280).gpu_ms.median:.2f}, "
+           "{size(gi_effect, 'inline', 1920).gpu_ms.median:.2f} and {size(gi_effect, 'inline', 2560).gpu_ms.median:.2f} ms of 960x540, 1280x720, "
+           "1920x1080 and 2560x1440 on `inline`, {size(gi_effect, 'timeline', 960).gpu_ms.median:.2f}, "
+           "{size(gi_effect, 'timeline', 1280).gpu_ms.median:.2f}, {size(gi_effect, 'timeline', 1920).gpu_ms.median:.2f} and "
+           "{size(gi_effect, 'timeline', 2560).gpu_ms.median:.2f} on `timeline`"]
 
 CLAIMS = (
     [("README.md", t) for t in README]
