@@ -324,6 +324,8 @@ const char *const tool_bench_effect_help =
     "  --model F      a file as `tandem denoise` or `tandem gi` takes it\n"
     "  --sizes LIST   of frames; default: 960x540,1280x720,1920x1080,2560x1440\n"
     "  --rungs LIST   of inline, timeline, host, copy and cpu; default: inline,timeline,host\n"
+    "  --precision auto|f16|8b|4b\n"
+    "                 of its attention; default auto: as the model says\n"
     "  --frames N     that are measured at each size; default 600\n"
     "  --oidn F       its library; default: libOpenImageDenoise.so.2, where libraries are\n"
     "  --no-oidn      without it\n"

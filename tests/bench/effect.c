@@ -35,7 +35,8 @@ typedef struct rung_rows {
 } rung_rows;
 
 typedef struct bench {
-    const char *model, *sizes, *rungs, *oidn_path, *json;
+    const char *model, *sizes, *rungs, *precision, *oidn_path, *json;
+    uint32_t precision_value;
     uint64_t frames;
     bool quick, strict, no_oidn, is_gi;
     uint32_t size_count, width[SIZES], height[SIZES];
@@ -237,6 +238,7 @@ static void run_rung(bench *b, rung_rows *of)
     }
     p->why = of->why;
     p->why_bytes = sizeof of->why;
+    p->d.precision = b->precision_value;
     done = tool_denoiser_open(&p->d, b->model, of->rung, NULL, NULL);
     if (!done)
         snprintf(of->why, sizeof of->why, "%s", p->d.why);
@@ -296,7 +298,8 @@ static void print_number(const bench_series *s, double p)
 
 static void print(bench *b)
 {
-    printf("%s: ms a frame, %" PRIu64 " frames\n", b->model, b->frames);
+    printf("%s: ms a frame, %" PRIu64 " frames%s%s\n", b->model, b->frames, b->precision_value ? ", attention " : "",
+           b->precision_value ? b->precision : "");
     printf("%-22s %9s %9s %9s %9s %9s %9s\n", "", "GPU p50", "p99", "call p50", "OIDN fast", "high", "MiB");
     for (uint32_t r = 0; r < b->rung_count; r++) {
         const rung_rows *of = &b->by_rung[r];
@@ -346,7 +349,7 @@ static int report(bench *b, uint32_t missed)
         json_array_append_new(rungs, json_pack("{s:s, s:s, s:s?, s:o}", "rung", td_rung_name(of->rung), "device", of->device, "why",
                                                of->why[0] ? of->why : NULL, "rows", rows));
     }
-    json_object_update_new(json, json_pack("{s:s, s:I, s:o, s:s?, s:o, s:i}", "model", strrchr(b->model, '/') ? strrchr(b->model, '/') + 1 : b->model,
+    json_object_update_new(json, json_pack("{s:s, s:s, s:I, s:o, s:s?, s:o, s:i}", "precision", b->precision, "model", strrchr(b->model, '/') ? strrchr(b->model, '/') + 1 : b->model,
                                            "frames", (json_int_t)b->frames, "rungs", rungs, "no_oidn", b->no_oidn_why[0] ? b->no_oidn_why : NULL,
                                            "targets", bench_targets_json(&b->targets), "missed", (int)missed));
     return bench_save(json, b->json);
@@ -393,16 +396,20 @@ static int read_arguments(int argc, char **argv, bench *b)
 {
     const char *frames = NULL;
     const tool_option options[] = {{"--model", &b->model, NULL},   {"--sizes", &b->sizes, NULL},      {"--rungs", &b->rungs, NULL},
+                                   {"--precision", &b->precision, NULL},
                                    {"--frames", &frames, NULL},    {"--oidn", &b->oidn_path, NULL},   {"--no-oidn", NULL, &b->no_oidn},
                                    {"--json", &b->json, NULL},     {"--quick", NULL, &b->quick},      {"--strict", NULL, &b->strict}};
 
     b->sizes = "960x540,1280x720,1920x1080,2560x1440";
     b->rungs = "inline,timeline,host";
+    b->precision = "auto";
     if (tool_parse("bench effect", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     b->frames = b->quick ? 30 : 600;
     if (frames && !tool_number(frames, 1, 1000000, &b->frames))
         return tool_usage("bench effect", "--frames \"%s\" must be a number from 1 to 1000000", frames);
+    if (!tool_precision("bench effect", "--precision", b->precision, &b->precision_value))
+        return TOOL_USAGE;
     if (!b->model)
         return tool_usage("bench effect", "--model is missing: a denoiser's file; demo/assets has one");
     if (b->no_oidn && b->oidn_path)

@@ -155,6 +155,9 @@ class Bench(unittest.TestCase):
             self.assertEqual((row["gpu_ms"]["count"], row["call_ms"]["count"]), (4, 4))
             self.assertTrue(0 < row["gpu_ms"]["median"] <= row["gpu_ms"]["p99"] and row["memory_bytes"] > 0)
         self.assertTrue(inline["rows"] or inline["why"])
+        gi, text = self.run_bench("effect", "--model", SOURCE / "demo" / "assets" / "gi.safetensors", "--sizes", "64x48", "--rungs", "cpu",
+                                  "--frames", "2", "--precision", "f16")
+        self.assertEqual((gi["precision"], gi["rungs"][0]["rows"][0]["gpu_ms"]["count"], gi["no_oidn"]), ("f16", 2, "it makes no light"))
         for words, expected in ((("--sizes", "64"), '--sizes "64" must be'), (("--sizes", "8x8"), '--sizes "8x8" must be'),
                                 (("--rungs", "auto"), "auto is no rung"), (("--rungs", "fast"), "fast"), (("--frames", "0"), "--frames")):
             run = tool("bench", "effect", "--model", model, *words)
