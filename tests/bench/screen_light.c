@@ -53,7 +53,7 @@ static view view_of(const bench_lit *lit)
                 *last_across = rays + 3 * ((size_t)width - 1),
                 *last_down = rays + 3 * (size_t)width * (height - 1);
     float columns[3][3], sum = 0, count = 0;
-    view v;
+    view v = {0};
 
     for (int i = 0; i < 3; i++) {
         columns[0][i] = width > 1 ? (last_across[i] - first[i]) / (float)(width - 1) : 0;
@@ -251,9 +251,11 @@ void bench_best_ambient(const bench_lit *lit, const bench_light *light,
         float best = -30;
         bool is_none = true;
 
-        for (float step = 1, from = -20, to = 16; step > 0.02f;
-             from = best - step, to = best + step, step /= 4)
-            for (float power = from; power <= to; power += step) {
+        /* Powers of 2 from -20 to 16, then those about the best one, four times as near. */
+        for (int level = 0; level < 3; level++) {
+            const float step = 1 / (float)(1 << 2 * level), first = level ? best - 4 * step : -20;
+            for (int i = 0; i < (level ? 9 : 37); i++) {
+                const float power = first + (float)i * step;
                 const double error = error_of(lit, light, reference, c, exp2f(power));
                 if (error < least) {
                     least = error;
@@ -261,6 +263,7 @@ void bench_best_ambient(const bench_lit *lit, const bench_light *light,
                     is_none = false;
                 }
             }
+        }
         ambient[c] = is_none ? 0 : exp2f(best);
     }
 }
