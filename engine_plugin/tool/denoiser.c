@@ -81,6 +81,16 @@ bool tool_denoiser_frame(tool_denoiser *d, const char *path)
     return done;
 }
 
+/* What is not would be everywhere: each token of a frame sees all of them. */
+static bool is_finite(tool_denoiser *d, const char *path, const char *name, const tool_picture *picture)
+{
+    for (size_t i = 0; i < (size_t)picture->width * picture->height * picture->channels; i++)
+        if (!isfinite(picture->pixels[i]))
+            return fails(d, "\"%s\": \"%s\" is %f in row %zu, column %zu; it must be finite", path, name, (double)picture->pixels[i],
+                         i / picture->channels / picture->width, i / picture->channels % picture->width);
+    return true;
+}
+
 bool tool_denoiser_gi_frame(tool_denoiser *d, const char *path)
 {
     const struct {
@@ -104,7 +114,7 @@ bool tool_denoiser_gi_frame(tool_denoiser *d, const char *path)
             done = fails(d, "\"%s\": \"%s\" and \"direct\" differ in size", path, parts[i].name);
     }
     td_safetensors_close(&file);
-    return done;
+    return done && is_finite(d, path, "albedo", &d->frame[TOOL_ALBEDO]) && is_finite(d, path, "ray", &d->frame[TOOL_RAY]);
 }
 
 /* --- Cuts --- */

@@ -108,11 +108,15 @@ class Gi(unittest.TestCase):
         without = save(FOLDER / "without.safetensors", {name: x for name, x in frame.items() if name != "ray"})
         small = save(FOLDER / "small.safetensors", {**frame, "depth": frame["depth"][:5]})
         flat = save(FOLDER / "flat.safetensors", {**frame, "albedo": frame["albedo"][..., :1]})
+        ray = frame["ray"].copy()
+        ray[3, 2, 1] = np.nan
+        nowhere = save(FOLDER / "nowhere.safetensors", {**frame, "ray": ray})
         denoiser = SOURCE / "tests/kernels/denoiser/model.safetensors"
         for status, words, *args in (
             (2, "--frame is missing", *start), (2, "--model is missing", "gi", "--frame", whole, "--out", "x"),
             (2, "half", *start, "--frame", whole, "--precision", "half"),
             (1, "nowhere", *start, "--frame", "nowhere.safetensors"), (1, 'has no tensor "ray"', *start, "--frame", without),
+            (1, '"ray" is nan in row 3, column 2; it must be finite', *start, "--frame", nowhere),
             (1, '"depth" and "direct" differ in size', *start, "--frame", small),
             (1, '"albedo" must be [height, width, 3]', *start, "--frame", flat),
             (1, "No such file", "gi", "--model", "/nowhere", "--frame", whole, "--out", FOLDER / "o.safetensors"),
