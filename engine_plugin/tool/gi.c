@@ -142,7 +142,7 @@ static bool compute(tool_denoiser *d, const arguments *a)
                 : !tool_picture_can_write("--out", a->out, d->why, sizeof d->why))
         return false;
     bool done = tool_denoiser_gi_frame(d, a->frame) &&
-                tool_denoiser_open(d, a->model, a->rung_value, a->socket) && tool_denoiser_run(d);
+                tool_denoiser_open(d, a->model, a->rung_value, a->socket, NULL) && tool_denoiser_run(d);
     done = done && (sum_of(&d->frame[TOOL_COLOR], &d->results[TOOL_OUT], &color) ||
                     fails(d, "out of memory"));
     done = done && write_result(d, &color, a->out) && print_report(d, &color, a->out);
