@@ -126,11 +126,13 @@ bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out
 
 bool tool_decimal(const char *value, double least, double most, double *out)
 {
+    char text[64];
     float number;
 
     if (!value)
         return true;
-    if (!td_graph_decimal(value, &number))
+    snprintf(text, sizeof text, "%s%s", *value == '.' ? "0" : "", value); /* people write .999 */
+    if (strlen(value) + 1 >= sizeof text || !td_graph_decimal(text, &number))
         return false;
     *out = (double)number;
     return *out >= least && *out <= most;

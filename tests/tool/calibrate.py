@@ -91,7 +91,7 @@ class Calibrate(unittest.TestCase):
         scores = {int(node): dict(zip(("f16", "8b", "4b"), map(float, rest))) for node, *rest in rows}
         between = (scores[1]["8b"] + scores[4]["8b"]) / 2
         for target in (0, 1, between, min(s["4b"] for s in scores.values()) - 1e-4):
-            run = self.calibrate("--target", str(target))
+            run = self.calibrate("--target", str(target).replace("0.", ".", 1))
             self.assertEqual((run.returncode, run.stderr), (0, ""))
             for node, layer in self.layers().items():
                 good = [p for p, s in scores[node].items() if s >= target]

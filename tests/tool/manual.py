@@ -211,7 +211,7 @@ class FirstSteps(unittest.TestCase):
         self.assertIn("attend", [words[1] for words in shown])
         with tempfile.TemporaryDirectory() as folder:
             for words in shown:
-                if words[1] in ("bench", "tune", "denoise", "gi", "fetch", "tokenize", "generate", "npc", "serve", "perplexity", "conform", "eval"):  # minutes, PyPI
+                if words[1] in ("bench", "tune", "calibrate", "denoise", "gi", "fetch", "tokenize", "generate", "npc", "serve", "perplexity", "conform", "eval"):  # minutes, PyPI
                     words = [*words, "--help"]
                 run = tool(*words[1:], cwd=folder)
                 self.assertEqual((run.returncode, run.stderr), (0, ""), words)
