@@ -203,17 +203,18 @@ echo test_vk >>"$work/tree/gpu_tests.txt"
 told
 gpu --only sanitize --strict || fail "--only sanitize failed"
 sanitized=$(awk '$1 == "sanitize" { n += $3 } END { print n }' "$work/floors")
-ends_with "18 passed, 0 failed, 0 skipped; $sanitized cases" "--only sanitize counts wrongly"
+ends_with "20 passed, 0 failed, 0 skipped; $sanitized cases" "--only sanitize counts wrongly"
 for tool in memcheck racecheck; do
     [ "$(grep -c -e "--tool $tool .*test_cuda --each [0-3]/4\$" "$work/sanitizer")" = 4 ] || fail "no $tool of all kernels"
     [ "$(grep -c -e "--tool $tool .*test_linear_gpu --each [0-3]/4\$" "$work/sanitizer")" = 4 ] || fail "no $tool of linear's kernels"
     grep -q -e "--tool $tool .*test_operations --each" "$work/sanitizer" || fail "no $tool of the other operations' kernels"
+    grep -q -e "--tool $tool .*test_llama_gpu --each" "$work/sanitizer" || fail "no $tool of joined records' kernels"
 done
 grep -q ', 0 places$' "$work/out" || fail "gpu.sh does not say that the sanitizers found nothing"
 [ ! -e "$work/gpu/overlay.png" ] || fail "an older overlay.png was left"
 told hazard=1
 if gpu --only sanitize; then fail "a race passed"; fi
-grep -q '^ *18 Error: Race .* straw_d64' "$work/out" || fail "gpu.sh does not name the kernel that has a race"
+grep -q '^ *20 Error: Race .* straw_d64' "$work/out" || fail "gpu.sh does not name the kernel that has a race"
 told
 kernels=$(awk '$1 == "sanitize" && $2 == "racecheck" { print $3 }' "$work/floors")
 mkdir -p "$work/root/tests"
@@ -229,7 +230,7 @@ if [ ! -x /usr/local/cuda/bin/compute-sanitizer ]; then
     told
     if gpu --only sanitize --strict; then fail "--strict passed without compute-sanitizer"; fi
     grep -q 'as compute-sanitizer is not installed' "$work/out" || fail "gpu.sh does not say that compute-sanitizer is missing"
-    ends_with "0 passed, 0 failed, 6 skipped; 0 cases" "a missing sanitizer is not counted"
+    ends_with "0 passed, 0 failed, 8 skipped; 0 cases" "a missing sanitizer is not counted"
     mv "$work/sanitizer-away" "$work/bin/compute-sanitizer"
 fi
 
@@ -268,7 +269,7 @@ if gpu --limit 21 --only bench; then fail "a bench that hangs passed"; fi
 told slow=racecheck
 if gpu --limit 12 --only sanitize; then fail "a sanitizer that hangs passed"; fi
 [ "$(status_of racecheck-0) $(status_of memcheck-3)" = "timed-out passed" ] || fail "racecheck took memcheck's time"
-ends_with "9 passed, 9 failed, 0 skipped; $((sanitized / 2)) cases" "what hangs is not counted"
+ends_with "10 passed, 10 failed, 0 skipped; $((sanitized / 2)) cases" "what hangs is not counted"
 
 # Arguments, and a machine without a GPU.
 if gpu --only nothing; then fail "--only nothing was taken"; fi

@@ -96,12 +96,12 @@ library=$(find "$prefix" -name libtandem.so)
 libdir=${library%/*}
 [ -n "$library" ] && [ -e "$libdir/libtandem.so.0" ] && [ -f "$libdir/libtandem.so.0.2.0" ]
 [ -z "$(find "$prefix" -name '*.a')" ]
-# Cubins of five architectures are packed in it: some 6 MB; unpacked they alone were 22.
+# Cubins of five architectures are packed in it: some 11 MB, of 120.
 cp "$library" "$work/stripped"
 strip "$work/stripped"
 bytes=$(wc -c <"$work/stripped")
-[ "$bytes" -le 12000000 ] || {
-    echo "the stripped library has $bytes bytes, more than 12 million"
+[ "$bytes" -le 13500000 ] || {
+    echo "the stripped library has $bytes bytes, more than 13.5 million"
     exit 1
 }
 if grep -rIl -e "$build" -e "$work/first" "$prefix"; then
