@@ -76,9 +76,7 @@ enum { MOST_SHARED_BYTES = 40960, LONG_ROWS = 2 /* of more than a warp's channel
 /* Whether it takes less than a kernel of its own: each block has all rows, so there is to be one round of few blocks. */
 static bool pays(const pair *p, const td_params_norm *n, uint32_t rows)
 {
-    const uint64_t multiprocessors = p->target->multiprocessors ? p->target->multiprocessors : TD_H200_MULTIPROCESSORS;
-
-    return rows <= (n->lanes > 32 ? LONG_ROWS : TD_LINEAR_NORMED_ROWS) && p->second.grid[0] <= 2 * multiprocessors &&
+    return rows <= (n->lanes > 32 ? LONG_ROWS : TD_LINEAR_NORMED_ROWS) && p->second.grid[0] <= 2 * (uint64_t)td_multiprocessors(p->target) &&
            TD_LINEAR_NORMED_SHARED_BYTES(rows, n->channels) <= MOST_SHARED_BYTES;
 }
 

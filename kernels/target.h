@@ -47,6 +47,11 @@ typedef struct td_target {
 } td_target;
 
 enum { TD_H200_MULTIPROCESSORS = 132 }; /* all times that plans and AUTO are made by were measured there */
+/* Where nobody said how many there are, those. */
+static inline uint32_t td_multiprocessors(const td_target *target)
+{
+    return target->multiprocessors ? target->multiprocessors : (uint32_t)TD_H200_MULTIPROCESSORS;
+}
 
 /* A target for a GPU of compute capability sm (as 90), or the CPU for 0. Its plans suit every executor; who knows the
  * device sets `multiprocessors`. */

@@ -29,12 +29,6 @@ static inline td_attention_options td_options_of(const td_target *target)
 
 /* --- shape.c --- */
 
-/* Where nobody said how many there are, those of the GPU on which all times here were measured. */
-static inline uint32_t td_multiprocessors(const td_target *target)
-{
-    return target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS;
-}
-
 /* What a block of attn_8b_wgmma is made of: its warpgroups, and how many of them have the same rows. */
 typedef struct td_hopper_block {
     uint32_t groups, splits;

@@ -54,7 +54,6 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     return status;
 }
 
-/* As for scatter, what is claimed where the plan commits is what it writes at once. */
 static const td_kernel kernel = {.name = "cache_append", .entry = "cache_append", .cpu = td_cpu_cache_append};
 
 bool td_cache_is_append(const td_record *record)
@@ -62,6 +61,7 @@ bool td_cache_is_append(const td_record *record)
     return record->kernel == &kernel;
 }
 
+/* As for scatter, what is claimed where the plan commits is what it writes at once. */
 static tandem_status plan_append(const tandem_operands *op, const td_target *target, td_plan *plan,
                                  char *why, size_t why_bytes)
 {

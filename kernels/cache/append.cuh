@@ -81,6 +81,26 @@ __device__ __forceinline__ float from_e4m3(uint32_t code)
     return __fmul_rn(half_to_float((code & 0x80) << 8 | (code & 0x7f) << 7), 256.0f);
 }
 
+/* Where a sequence's head and newest page are, whose pages are in a pool where it has a table; nullptr: it has none. */
+template <class Params>
+__device__ __forceinline__ uint8_t *cache_plane(const Params &p, uint8_t *pool, const int32_t *table, uint32_t format, uint32_t dim)
+{
+    if (!table)
+        return pool;
+    return uint32_t(table[0]) < p.slots ? pool + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(format, dim) : nullptr;
+}
+
+/* One of its pages; nullptr: it has none there. */
+template <class Params>
+__device__ __forceinline__ uint8_t *cache_page(const Params &p, uint8_t *plane, uint8_t *pool, const int32_t *table, uint32_t number,
+                                               uint32_t format, uint32_t dim)
+{
+    if (!table)
+        return plane + TD_CACHE_SEALED(number, format, dim);
+    const uint32_t at = uint32_t(table[1 + number]);
+    return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, format, dim) : nullptr;
+}
+
 struct Append {
     const td_params_cache_append &p;
     uint32_t batch, head;
@@ -94,12 +114,10 @@ struct Append {
     {
         batch = of_plane / p.heads;
         head = of_plane - batch * p.heads;
-        uint8_t *bytes = p.cache + row_at(p.cache_at, p.table ? 0 : batch, head, 0);
-
-        pool = bytes;
+        pool = p.cache + row_at(p.cache_at, p.table ? 0 : batch, head, 0);
         table = p.table ? p.table + batch * p.table_stride : nullptr;
-        if (table)
-            bytes = uint32_t(table[0]) < p.slots ? bytes + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(p.format, p.dim) : nullptr;
+        uint8_t *const bytes = cache_plane(p, pool, table, p.format, p.dim);
+
         plane = reinterpret_cast<td_cache_head *>(bytes);
         newest_k = reinterpret_cast<uint16_t *>(bytes + TD_CACHE_HEAD_BYTES);
         newest_v = newest_k + append_page * p.dim;
@@ -163,12 +181,7 @@ struct Append {
     /* The page of the first row; nullptr: it has none. */
     __device__ __forceinline__ uint8_t *page() const
     {
-        const uint32_t number = position / append_page;
-
-        if (!table)
-            return reinterpret_cast<uint8_t *>(plane) + TD_CACHE_SEALED(number, p.format, p.dim);
-        const uint32_t at = uint32_t(table[1 + number]);
-        return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, p.format, p.dim) : nullptr;
+        return cache_page(p, reinterpret_cast<uint8_t *>(plane), pool, table, position / append_page, p.format, p.dim);
     }
 
     __device__ __forceinline__ Sealed sealed() const

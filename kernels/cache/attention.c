@@ -82,10 +82,7 @@ enum { CPU_TILES = 32, MOST_PARTS_BYTES = 64 << 20 };
  * what chunks leave would be much, one block has all of a tile's; either way has the same bits. */
 static bool is_cut(const td_target *target, uint64_t tiles, uint64_t parts_bytes)
 {
-    const uint32_t multiprocessors =
-        target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS;
-
-    return tiles < (target->sm ? 2ull * multiprocessors : CPU_TILES) &&
+    return tiles < (target->sm ? 2ull * td_multiprocessors(target) : CPU_TILES) &&
            parts_bytes <= MOST_PARTS_BYTES;
 }
 

@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_scales(float (&to)[8], const uint8_t *from)
     for (int i = 0; i < 8; i++) {
         const uint32_t byte = (i < 4 ? words.x : words.y) >> i % 4 * 8 & 255;
 
-        to[i] = __half2float(__ushort_as_half((unsigned short)(byte << 7)));
+        to[i] = scale_of(uint8_t(byte));
     }
 }
 
@@ -101,9 +101,8 @@ template <Codes Kind, int Dim> struct Attend {
         q = int(threadIdx.x % 4);
         warp = int(threadIdx.x / 32);
         table = p.table ? p.table + batch * p.table_stride : nullptr;
-        pool = plane = p.cache + row_at(p.cache_at, table ? 0 : batch, kv_head, 0);
-        if (table)
-            plane = uint32_t(table[0]) < p.slots ? pool + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(format, Dim) : nullptr;
+        pool = p.cache + row_at(p.cache_at, table ? 0 : batch, kv_head, 0);
+        plane = cache_plane(p, pool, table, format, Dim);
         position[0] = position_of(g);
         position[1] = position_of(g + 8);
         last = max(position[0], position[1]);
@@ -325,10 +324,7 @@ template <Codes Kind, int Dim> struct Attend {
     /* nullptr: there is none, and nobody attends to it. */
     __device__ __forceinline__ const uint8_t *page_of(int number) const
     {
-        if (!table)
-            return plane + TD_CACHE_SEALED(number, format, Dim);
-        const uint32_t at = uint32_t(table[1 + number]);
-        return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, format, Dim) : nullptr;
+        return cache_page(p, plane, pool, table, uint32_t(number), format, Dim);
     }
 
     /* This warp's page of a chunk, into shared memory: as codes for rows behind it; or, as all rows

@@ -113,7 +113,7 @@ static uint32_t tile_of(const tandem_conv *c, const td_params_conv *params, cons
 {
     enum { LEAST = 16, BLOCKS = 4 };
     const uint64_t places = (uint64_t)c->batch * params->rows * params->columns;
-    const uint64_t wanted = (uint64_t)BLOCKS * (target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS);
+    const uint64_t wanted = (uint64_t)BLOCKS * td_multiprocessors(target);
     uint32_t tiles = (c->outs + TD_CONV_OUTS - 1) / TD_CONV_OUTS;
 
     while (places * tiles < wanted && c->outs / (tiles + 1) >= LEAST)

@@ -245,11 +245,6 @@ static uint64_t tiles_of(const tandem_linear *l, uint32_t rows, uint32_t columns
     return (((uint64_t)l->rows + rows - 1) / rows) * (((uint64_t)w_rows(l) + columns - 1) / columns);
 }
 
-static uint32_t multiprocessors_of(const td_target *target)
-{
-    return target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS;
-}
-
 /* Whether a kernel's last step is a plain one: tiles of so many columns. */
 static bool is_just_cast(const tandem_linear *l, uint32_t columns)
 {
@@ -266,7 +261,7 @@ static bool has_form(const td_target *target, uint32_t sm, const block_form *it)
 /* How long blocks of such tiles take. */
 static double form_us(const block_form *it, const tandem_linear *l, const td_target *target)
 {
-    const uint64_t at_once = multiprocessors_of(target), tiles = tiles_of(l, it->rows, it->columns);
+    const uint64_t at_once = td_multiprocessors(target), tiles = tiles_of(l, it->rows, it->columns);
     const uint64_t waves = (tiles + at_once - 1) / at_once;
     const double steps = (l->ins + 63) / 64, finish = is_just_cast(l, it->columns) ? 0 : (double)it->finish_us;
     const double far = it->few && 2e-6 * w_rows(l) * l->ins > few_near_mb ? few_far : 1;
@@ -339,7 +334,7 @@ static td_record *build_form(td_builder *at, const block_form *it, const td_targ
                              const td_params_linear *p)
 {
     const td_kernel *kernel = &it->kernels[p->dtype == TANDEM_DTYPE_BF16];
-    const uint64_t tiles = tiles_of(l, it->rows, it->columns), at_once = multiprocessors_of(target);
+    const uint64_t tiles = tiles_of(l, it->rows, it->columns), at_once = td_multiprocessors(target);
     const bool walks = !it->few && tiles <= TD_MOST_BLOCKS; /* blocks have one tile after the other, else one */
     const uint64_t grid = walks && tiles > at_once ? at_once : tiles;
     td_params_linear_tma all = {.p = *p};
@@ -392,7 +387,7 @@ static sharing sharing_of(uint32_t weights)
 static uint32_t tile_warps(const tandem_linear *l, const td_target *target, sharing by)
 {
     const uint64_t tiles = ((uint64_t)w_rows(l) + 15) / 16, runs = (l->ins + by.run - 1) / by.run;
-    const uint64_t at_once = by.at_once / by.warps * multiprocessors_of(target);
+    const uint64_t at_once = by.at_once / by.warps * td_multiprocessors(target);
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
     for (uint32_t share = 1; share <= by.warps; share *= 2) {
@@ -410,7 +405,7 @@ static uint32_t tile_warps(const tandem_linear *l, const td_target *target, shar
  * half of the blocks. */
 static bool takes_pairs(uint32_t weights, uint32_t size, uint64_t blocks, const td_target *target)
 {
-    const uint64_t at_once = multiprocessors_of(target), rounds = (blocks + at_once - 1) / at_once;
+    const uint64_t at_once = td_multiprocessors(target), rounds = (blocks + at_once - 1) / at_once;
     return size >= 2 && weights == TD_LINEAR_TILES && 2 * (((blocks + 1) / 2 + at_once - 1) / at_once) <= rounds;
 }
 
@@ -420,7 +415,7 @@ static uint32_t shorter(const tandem_linear *l, const td_target *target, uint32_
 {
     const bool is_light = weights <= TD_LINEAR_TILES + TD_LINEAR_Q4_0 - TD_LINEAR_Q8_0 || target->sm == 90;
     for (uint32_t i = 0; i < size; i++)
-        if (blocks * ((l->rows + (8u << i) - 1) / (8u << i)) <= (i == 0 && is_light ? 2 : 1) * multiprocessors_of(target))
+        if (blocks * ((l->rows + (8u << i) - 1) / (8u << i)) <= (i == 0 && is_light ? 2 : 1) * td_multiprocessors(target))
             return i;
     return size;
 }
