@@ -9,41 +9,24 @@ the device's memory. The same frames, options and device give the same weights, 
 rate falls by steps.
 SPDX-License-Identifier: Apache-2.0
 """
-import argparse
-import json
-import math
-import pathlib
-import time
 
 import torch
 import torch.nn.functional as F
 
 import batches
 import network
+import training
+from training import shown
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=pathlib.Path, help="made if it is not there, else gone on with")
-    parser.add_argument("--frames", type=pathlib.Path, nargs="+", required=True)
-    parser.add_argument("--held-out", type=pathlib.Path, help="frames that the PSNR is printed of")
-    parser.add_argument("--steps", type=int, default=40000, help="of all runs together: the rate falls to 0 until then")
-    parser.add_argument("--total-minutes", type=float, default=0, help="instead: until so many minutes of all runs together")
-    parser.add_argument("--run-steps", type=int, default=0, help="of this run, at most")
-    parser.add_argument("--minutes", type=float, default=9, help="of this run, at most")
-    parser.add_argument("--until", type=float, default=0, help="of this run: until that time, in seconds since 1970")
+    parser = training.parser_of(__doc__, 40000, 1.5e-3)
     parser.add_argument("--crop", type=int, default=160)
     parser.add_argument("--batch", type=int, default=32, help="crops of a step, all frames of clips counted")
     parser.add_argument("--length", type=int, default=4, help="frames of a clip, in half of all steps; 1: no history")
-    parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--preset", choices=network.PRESETS, default="balanced", help="how wide the network is, and how slow")
     parser.add_argument("--widths", help="instead: channels of the three levels, as 48,64,96; multiples of 16")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute at first")
-    parser.add_argument("--eager", action="store_true", help="on a GPU, too, kernel by kernel, not as CUDA graphs")
-    parser.add_argument("--every", type=int, default=200, help="steps between lines; ten times as many between checkpoints")
-    parser.add_argument("--log", type=pathlib.Path, help="those lines, as JSON, added at its end")
     return parser.parse_args()
 
 
@@ -94,55 +77,7 @@ def clip_loss(forward, batch, autocast):
     return loss / len(batch)
 
 
-class Recorded:
-    """clip_loss() and its gradients as CUDA graphs, one for each shape of a batch: to launch some thousand kernels one by one takes
-    longer than they do."""
-
-    def __init__(self, forward, parameters, autocast):
-        self.forward, self.parameters, self.autocast, self.graphs = forward, parameters, autocast, {}
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-
-    def compute(self, batch):
-        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
-        loss = clip_loss(self.forward, [dict(frame) for frame in batch], self.autocast)
-        loss.backward()
-        return loss.detach()
-
-    def record(self, batch):
-        inputs = [{name: x.clone() for name, x in frame.items()} for frame in batch]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                expected = float(self.compute(inputs))
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss = self.compute(inputs)
-        graph.replay()
-        if not abs(float(loss) - expected) <= 0.01 * abs(expected):
-            raise RuntimeError(f"a recorded step has a loss of {float(loss)}, which is {expected}")
-        return graph, inputs, loss
-
-    def __call__(self, batch):
-        key = tuple(tuple(sorted((name, tuple(x.shape)) for name, x in frame.items())) for frame in batch)
-        if key not in self.graphs:
-            self.graphs[key] = self.record(batch)
-        graph, inputs, loss = self.graphs[key]
-        for own, frame in zip(inputs, batch):
-            for name, x in frame.items():
-                own[name].copy_(x)
-        graph.replay()
-        return loss
-
-
 # --- Held-out frames ---
-
-
-def shown(x):
-    x = x.nan_to_num(0, 0, 0).clamp_min(0)
-    return x / (1 + x)
 
 
 def psnr_of(x, reference):
@@ -178,82 +113,31 @@ def evaluate(net, groups):
 
 def main():
     a = arguments()
-    torch.manual_seed(a.seed)
-    is_gpu = a.device.startswith("cuda")
-    if is_gpu:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        torch.backends.cudnn.benchmark = True
-    state = torch.load(a.checkpoint, map_location="cpu", weights_only=True) if a.checkpoint.exists() else None
-    options = dict(state["options"]) if state else {"widths": tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset], "history": a.length > 1}
-    net = network.Denoiser(**options).to(a.device, memory_format=torch.channels_last)
-    mean = network.Denoiser(**options).to(a.device, memory_format=torch.channels_last)  # of weights, over some hundred steps: what is exported
-    mean.load_state_dict(net.state_dict())
-    optimizer = torch.optim.AdamW(net.parameters(), lr=a.rate, weight_decay=1e-4, fused=is_gpu)
-    step, spent = 0, 0.0
-    if state:
-        net.load_state_dict(state["training"])
-        mean.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        step, spent = state["step"], state["seconds"]
-    start, first = time.monotonic(), step
-    end = min(start + 60 * a.minutes, start + a.until - time.time() if a.until else math.inf)
+    fresh = {"widths": tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset], "history": a.length > 1}
+    run = training.Training(a, network.Denoiser, fresh, weight_decay=1e-4)
     groups = batches.load(a.frames, a.device)
     held_out = batches.load([a.held_out], a.device) if a.held_out else None
-    forward = torch.compile(net) if a.compile else net
-    parameters, averages = list(net.parameters()), list(mean.parameters())
-    sums = torch.zeros((), device=a.device)
+    forward = torch.compile(run.net) if a.compile else run.net
+    is_recorded = run.is_gpu and not a.eager
+    for parameter in run.parameters if is_recorded else ():
+        parameter.grad = torch.zeros_like(parameter)
 
-    def autocast():
-        return torch.autocast(a.device.split(":")[0], torch.bfloat16, enabled=is_gpu, cache_enabled=a.eager)
+    def compute(batch):
+        """clip_loss() and its gradients, where they are recorded into the same memory each time."""
+        if is_recorded:
+            torch._foreach_zero_([parameter.grad for parameter in run.parameters])
+        loss = clip_loss(forward, [dict(frame) for frame in batch], run.autocast)
+        if not is_recorded:
+            run.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        return loss.detach()
 
-    recorded = Recorded(forward, parameters, autocast) if is_gpu and not a.eager else None
+    def batch_at(step, generator):
+        length = a.length if run.options["history"] and step % 2 else 1
+        return batches.batch_of(groups, max(1, a.batch // length), length, a.crop, generator)
 
-    def save():
-        temporary = a.checkpoint.with_suffix(".tmp")
-        torch.save({"options": options, "weights": mean.state_dict(), "training": net.state_dict(), "optimizer": optimizer.state_dict(),
-                    "step": step, "seconds": spent + time.monotonic() - start}, temporary)
-        temporary.replace(a.checkpoint)
-
-    print(f"{batches.count(groups)} clips, {time.monotonic() - start:.1f} s to load; from step {step} on", flush=True)
-
-    def progress():
-        """Of all runs: 0 to 1."""
-        return (spent + time.monotonic() - start) / (60 * a.total_minutes) if a.total_minutes else step / a.steps
-
-    while progress() < 1 and time.monotonic() < end and not 0 < a.run_steps <= step - first:
-        generator = torch.Generator().manual_seed(a.seed * 1_000_003 + step)
-        warm = min(1, (step + 1) / 500)
-        for group in optimizer.param_groups:
-            group["lr"] = a.rate * warm * 0.5 * (1 + math.cos(math.pi * progress()))
-        length = a.length if options["history"] and step % 2 else 1
-        batch = batches.batch_of(groups, max(1, a.batch // length), length, a.crop, generator)
-        if recorded:
-            loss = recorded(batch)
-        else:
-            loss = clip_loss(forward, batch, autocast)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        for parameter in parameters:  # where one is not finite, none is now: such a step is none
-            parameter.grad.nan_to_num_(0, 0, 0)
-        optimizer.step()
-        step += 1
-        with torch.no_grad():
-            torch._foreach_lerp_(averages, parameters, 1 - min(0.998, step / (step + 10)))
-        sums += loss.detach()
-        if step % a.every == 0:
-            line = {"step": step, "loss": round(float(sums) / a.every, 5), "seconds": round(time.monotonic() - start, 1)}
-            if held_out and step % (10 * a.every) == 0:
-                line["held_out"] = evaluate(mean, held_out)
-            sums.zero_()
-            print(json.dumps(line), flush=True)
-            if step % (10 * a.every) == 0:
-                save()
-            if a.log:
-                with open(a.log, "a") as log:
-                    log.write(json.dumps(line) + "\n")
-    save()
-    print(f"step {step}, {100 * min(1, progress()):.0f} % -> {a.checkpoint}" + (f", held out {evaluate(mean, held_out)}" if held_out else ""))
+    print(f"{batches.count(groups)} clips, {run.seconds():.1f} s to load; from step {run.step} on", flush=True)
+    run.run(batch_at, training.Recorded(compute) if is_recorded else compute, (lambda net: evaluate(net, held_out)) if held_out else None)
 
 
 if __name__ == "__main__":
