@@ -31,7 +31,8 @@ typedef struct td_backend {
     uint32_t tuning;      /* tandem_tuning: what AUTO goes by where there is no table of times */
     bool loss_is_told;    /* who saw it get LOST has logged that: calls that fail for it do not */
     uint64_t deciding_ns; /* in how long an executor that was deciding is asked again; UINT64_MAX: its report tells */
-    const char *no_pages; /* why language models' caches have no pages in common; NULL: they may */
+    bool state_is_unseen; /* what an instance keeps is in another process */
+    uint64_t uniform_bytes; /* that a run of a network may bring; 0: as many as it has */
     const char *no_samples; /* why layers of networks are neither planned nor sampled one by one; NULL: they are */
     const char *no_fd;    /* why it takes no TANDEM_MEM_FD where it has no GPU of its own */
 
@@ -48,6 +49,9 @@ typedef struct td_backend {
     tandem_status (*model_load)(td_model_load *load, const tandem_model_desc *desc, char *why);
     tandem_status (*model_tensor_locked)(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                          uint64_t shape[4], char *why);
+    /* Why of language models' files only what they say of themselves is made: no pages in common, no other context or
+     * output. NULL: it is. Without such a function likewise. */
+    const char *(*no_languages)(tandem_session *s);
     /* Makes what an instance has besides its name, or what it has for some numbers besides the program. */
     tandem_status (*instance_make)(tandem_session *s, td_instance *instance, char *why);
     tandem_status (*prepare)(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);

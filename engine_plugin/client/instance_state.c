@@ -48,7 +48,7 @@ bool td_instance_pace(tandem_session *s, tandem_instance instance, uint64_t unti
 
     pthread_mutex_lock(&s->lock);
     td_instance *found = td_instance_find_locked(s, instance, "instance", why);
-    const bool can = found && found->state->host && !s->stream && !s->cu && !s->ops->no_pages;
+    const bool can = found && found->state->host && !s->stream && !s->cu;
     if (can) {
         *seen_ns = atomic_load(&found->pace.seen_ns);
         td_pace_grant(&found->pace, until_ns);

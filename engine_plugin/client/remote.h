@@ -66,6 +66,7 @@ struct td_remote {
 /* A model that the daemon has loaded: its path, the first of its tensors that was asked for, and what it is there. */
 struct td_remote_model {
     char path[TD_WIRE_PATH_BYTES], first[TD_WIRE_TENSOR_BYTES];
+    td_wire_language language; /* all 0: as any file */
     uint64_t id;
     uint32_t connection;
 };
@@ -101,7 +102,7 @@ void td_remote_caller_leaves_locked(tandem_session *s);
 
 /* remote_networks.c. load: the network of a model that the daemon has loaded. describe: a job that runs one, as a RUN. put: that,
  * behind the uniforms that do not fit into it; BUSY: nothing of it. */
-tandem_status td_remote_network_load(td_model_load *load, char *why);
+tandem_status td_remote_network_load(td_model_load *load, const tandem_model_desc *desc, char *why);
 tandem_status td_remote_describe_run_locked(tandem_session *s, td_job *job, td_wire_run *out, char *why);
 tandem_status td_remote_put_run_locked(tandem_session *s, const td_job *job, const td_wire_run *run, char *why);
 tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, char *why);
@@ -109,6 +110,7 @@ tandem_status td_remote_prepare(tandem_session *s, td_instance *instance, td_pre
 bool td_remote_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
 
 /* remote_models.c. Those of td_backend_remote. again: with a new connection. */
+const char *td_remote_no_languages(tandem_session *s);
 tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why);
 tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                             uint64_t shape[4], char *why);

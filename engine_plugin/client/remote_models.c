@@ -8,19 +8,59 @@
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
 #include "interop/os/file.h"
+#include "kernels/top/params.h"
+
+_Static_assert((int)TD_WIRE_TOPS == (int)TD_TOP_MOST, "the wire has room for all that a model may give");
+
+static bool is_language(const td_wire_language *of)
+{
+    return td_first_not_zero(of, 0, sizeof *of) < sizeof *of;
+}
+
+static const char *lacks_languages(const td_remote *r)
+{
+    return r->rules.features & TD_WIRE_LANGUAGES
+               ? NULL
+               : "the tandemd that computes for this session is too old, or has no model_dir: all must be 0";
+}
+
+const char *td_remote_no_languages(tandem_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const char *why = lacks_languages(s->remote);
+    pthread_mutex_unlock(&s->lock);
+    return why;
+}
+
+/* A language model's file with more than its path is said of by another message. */
+static void describe_load(td_wire_message *m, const struct td_remote_model *remote)
+{
+    *m = td_wire_new(is_language(&remote->language) ? TD_WIRE_MODEL_CREATE : TD_WIRE_MODEL_LOAD, 0);
+    if (m->header.type == TD_WIRE_MODEL_CREATE) {
+        m->model_create.language = remote->language;
+        td_wire_text(m->model_create.path, sizeof m->model_create.path, remote->path);
+    } else {
+        td_wire_text(m->model_load.path, sizeof m->model_load.path, remote->path);
+    }
+}
 
 static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
 {
     td_remote *r = s->remote;
     struct td_remote_model *remote = model->remote;
     const uint32_t connection = r->connection;
-    td_wire_message m = td_wire_new(TD_WIRE_MODEL_LOAD, 0);
+    td_wire_message m;
     tandem_status status;
 
     if (!(r->rules.features & TD_WIRE_MODELS))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "tandemd at '%s' loads no models: no model_dir is configured", r->path);
-    td_wire_text(m.model_load.path, sizeof m.model_load.path, remote->path);
+    if (is_language(&remote->language) && lacks_languages(r))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.sequences is %u, desc.context %u, desc.cache %u, desc.pages %u, desc.hidden %u and desc.tops %u; %s",
+                       remote->language.sequences, remote->language.context, remote->language.cache, remote->language.pages,
+                       remote->language.hidden, remote->language.tops, lacks_languages(r));
+    describe_load(&m, remote);
     m.header.serial = r->rules.next_serial;
     if (td_wire_check(&r->rules, TD_WIRE_TO_DAEMON, &m, m.header.bytes, 0, why, TD_WHY_BYTES) != TANDEM_OK)
         return TANDEM_ERROR_ARG;
@@ -79,21 +119,17 @@ tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc 
         model->remote = td_session_alloc(s, sizeof *model->remote, 64);
     if (!model || !model->remote || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
         td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
-    } else if (desc->sequences || desc->context || desc->cache || desc->pages || desc->hidden || desc->tops) {
-        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                         "desc.sequences is %u, desc.context %u, desc.cache %u, desc.pages %u, desc.hidden %u and desc.tops %u; for tandemd "
-                         "they must be 0: one, the file's own, fp16, none, none and none",
-                         desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden, desc->tops);
     } else if (strlen(from) >= sizeof model->remote->path) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "path has %zu bytes, more than %zu", strlen(from),
                          sizeof model->remote->path - 1);
     } else {
         strcpy(model->remote->path, from);
+        model->remote->language = (td_wire_language){desc->sequences, desc->context, desc->cache, desc->pages, desc->hidden, desc->tops};
         pthread_mutex_lock(&s->lock);
         status = s->remote->up ? load_locked(s, model, text) : td_remote_gone(s->remote, text);
         pthread_mutex_unlock(&s->lock);
         if (status == TANDEM_OK)
-            status = td_remote_network_load(load, text);
+            status = td_remote_network_load(load, desc, text);
         if (status != TANDEM_OK)
             td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(desc->path), text);
     }

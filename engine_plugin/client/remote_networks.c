@@ -38,11 +38,12 @@ static tandem_status ask_for_graph(tandem_session *s, td_model *model, int *fd, 
     return status;
 }
 
-tandem_status td_remote_network_load(td_model_load *load, char *why)
+tandem_status td_remote_network_load(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
     tandem_session *s = load->s;
     td_model *model = load->model;
     char path[40];
+    tandem_model_desc header = *desc;
     tandem_status status;
     int fd;
 
@@ -50,7 +51,8 @@ tandem_status td_remote_network_load(td_model_load *load, char *why)
     if (status != TANDEM_OK || fd < 0)
         return status;
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    status = td_model_file_open(load, &(tandem_model_desc){.path = path}, why);
+    header.path = path;
+    status = td_model_file_open(load, &header, why);
     td_fd_close(&fd);
     return status;
 }

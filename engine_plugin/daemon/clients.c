@@ -326,34 +326,45 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
 
 /* Models. */
 
-static void on_model_load(td_broker *b, td_client *c, const td_wire_model_load *m)
+static void on_model(td_broker *b, td_client *c, uint32_t serial, const char path[TD_WIRE_PATH_BYTES],
+                     const td_wire_language *language)
 {
     static td_launcher_message ask;
     td_opening *opening = calloc(1, sizeof *opening);
 
     ask = (td_launcher_message){.kind = TD_LAUNCHER_OPEN, .serial = ++b->open_serial};
-    memcpy(ask.text, m->path, sizeof ask.text);
+    memcpy(ask.text, path, sizeof ask.text);
     if (!opening || td_pass(b->launcher, &ask, sizeof ask, NULL, 0) != TANDEM_OK) {
         free(opening);
-        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_BUSY, "too many files are being opened");
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_BUSY, "too many files are being opened");
         return;
     }
-    *opening = (td_opening){ask.serial, m->header.serial, c, b->openings};
+    *opening = (td_opening){ask.serial, serial, c, *language, b->openings};
     b->openings = opening;
 }
 
-static td_cached_model *find_cached(td_broker *b, const struct stat *st)
+static td_cached_model *find_cached(td_broker *b, const struct stat *st, const td_wire_language *language)
 {
     const uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
 
     for (td_cached_model *cached = b->model_cache; cached; cached = cached->next)
         if (cached->status == TANDEM_OK && cached->device == st->st_dev && cached->inode == st->st_ino &&
-            cached->mtime_ns == mtime && cached->bytes == (uint64_t)st->st_size)
+            cached->mtime_ns == mtime && cached->file_bytes == (uint64_t)st->st_size &&
+            !memcmp(&cached->language, language, sizeof *language))
             return cached;
     return NULL;
 }
 
-static td_cached_model *cache_model(td_broker *b, const td_client *c, const struct stat *st, int *fd)
+/* What it counts as: in float32 a matrix takes twice as much as in the file, or less. */
+static uint64_t bytes_of(const struct stat *st, const td_wire_language *language)
+{
+    const uint64_t bytes = (uint64_t)st->st_size;
+
+    return language->cache == TANDEM_CACHE_F32 ? 2 * bytes : bytes;
+}
+
+static td_cached_model *cache_model(td_broker *b, const td_client *c, const struct stat *st,
+                                    const td_wire_language *language, int *fd)
 {
     td_cached_model *made = calloc(1, sizeof *made);
 
@@ -361,6 +372,7 @@ static td_cached_model *cache_model(td_broker *b, const td_client *c, const stru
         return NULL;
     made->session = c->session;
     made->number = td_number_take(b);
+    made->language = *language;
     if (!td_cached_model_send(b, made)) {
         b->numbers[made->number] = 0;
         free(made);
@@ -369,7 +381,8 @@ static td_cached_model *cache_model(td_broker *b, const td_client *c, const stru
     made->device = st->st_dev;
     made->inode = st->st_ino;
     made->mtime_ns = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
-    made->bytes = (uint64_t)st->st_size;
+    made->file_bytes = (uint64_t)st->st_size;
+    made->bytes = bytes_of(st, language);
     made->fd = *fd;
     *fd = -1;
     made->next = b->model_cache;
@@ -381,6 +394,7 @@ static td_cached_model *cache_model(td_broker *b, const td_client *c, const stru
 void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
 {
     td_opening **at = &b->openings, *opening;
+    td_wire_language language;
     td_cached_model *cached;
     td_client *c;
     char why[TD_TEXT_BYTES];
@@ -396,6 +410,7 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
     *at = opening->next;
     c = opening->client;
     serial = opening->request;
+    language = opening->language;
     free(opening);
     if (!c || c->state != TD_CLIENT_READY)
         return;
@@ -408,15 +423,15 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
-    cached = find_cached(b, &st);
-    if (!cached ? !td_model_cache_make_room(b, (uint64_t)st.st_size, NULL)
+    cached = find_cached(b, &st, &language);
+    if (!cached ? !td_model_cache_make_room(b, bytes_of(&st, &language), NULL)
                 : cached->evicted && td_cached_model_load(b, cached, c) != TANDEM_OK) {
-        refuse_model(b, c, serial, (uint64_t)st.st_size);
+        refuse_model(b, c, serial, bytes_of(&st, &language));
         return;
     }
     model = td_shared_add(c, TD_WIRE_KIND_MODEL);
     if (model && !cached)
-        cached = cache_model(b, c, &st, fd);
+        cached = cache_model(b, c, &st, &language, fd);
     if (!model || !cached) {
         if (model)
             td_shared_end(b, model);
@@ -557,7 +572,8 @@ static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int
     case TD_WIRE_MEM_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_MEM); break;
     case TD_WIRE_TIMELINE_CREATE: on_timeline_create(b, c, &m->timeline_create, fd); break;
     case TD_WIRE_TIMELINE_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_TIMELINE); break;
-    case TD_WIRE_MODEL_LOAD: on_model_load(b, c, &m->model_load); break;
+    case TD_WIRE_MODEL_LOAD: on_model(b, c, serial, m->model_load.path, &(td_wire_language){0}); break;
+    case TD_WIRE_MODEL_CREATE: on_model(b, c, serial, m->model_create.path, &m->model_create.language); break;
     case TD_WIRE_MODEL_TENSOR: on_model_tensor(b, c, &m->model_tensor); break;
     case TD_WIRE_MODEL_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_MODEL); break;
     case TD_WIRE_MODEL_GRAPH: td_networks_on_graph(b, c, &m->object); break;

@@ -31,11 +31,26 @@ struct td_loader {
     load *loads;
 };
 
+static tandem_status begin_reading(td_loader *loader, load *l, char *why)
+{
+    const td_wire_language *of = &l->message.network.language;
+    char path[40];
+    const tandem_model_desc desc = {.path = path,
+                                    .sequences = of->sequences,
+                                    .context = of->context,
+                                    .cache = of->cache,
+                                    .pages = of->pages,
+                                    .hidden = of->hidden,
+                                    .tops = of->tops};
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", l->fd);
+    return td_model_load_begin(loader->session, &desc, &l->reading, why);
+}
+
 /* BUSY: there is more to read. */
 static tandem_status step(td_loader *loader, load *l, char *why)
 {
     tandem_status status = TANDEM_OK;
-    char path[40];
 
     if (l->model) {
         status = tandem_model_destroy(loader->session, l->model);
@@ -43,8 +58,7 @@ static tandem_status step(td_loader *loader, load *l, char *why)
     }
     if (!l->begun) {
         l->begun = true;
-        snprintf(path, sizeof path, "/proc/self/fd/%d", l->fd);
-        status = td_model_load_begin(loader->session, &(tandem_model_desc){.path = path}, &l->reading, why);
+        status = begin_reading(loader, l, why);
         td_fd_close(&l->fd);
     }
     return status == TANDEM_OK ? td_model_load_step(&l->reading, why) : status;

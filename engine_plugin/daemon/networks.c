@@ -197,9 +197,9 @@ static td_workload workload_of(const td_shared *instance, const td_run *run)
 {
     const td_cached_model *cached = instance->cached;
     const uint64_t model[4] = {cached->device, cached->inode, cached->mtime_ns, instance->precision};
+    const uint64_t made = td_cost_key(td_cost_key(1, model, sizeof model), &cached->language, sizeof cached->language);
 
-    return (td_workload){.key = td_cost_key(td_cost_key(1, model, sizeof model), run->numbers, sizeof run->numbers),
-                         .mflop = instance->mflop};
+    return (td_workload){.key = td_cost_key(made, run->numbers, sizeof run->numbers), .mflop = instance->mflop};
 }
 
 static tandem_status bind_instance(td_client *c, td_work *work, const td_wire_run *m, char *why, size_t why_bytes)

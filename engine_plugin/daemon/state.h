@@ -32,7 +32,9 @@ typedef struct td_cached_model {
     uint32_t session; /* of the client that had it loaded last */
     uint64_t used_ns; /* by the last job */
     int fd;
-    uint64_t device, inode, mtime_ns, bytes;
+    uint64_t device, inode, mtime_ns, file_bytes;
+    td_wire_language language; /* what was made of it */
+    uint64_t bytes;
     uint64_t state_bytes; /* of an instance of its network */
     struct td_cached_model *next;
 } td_cached_model;
@@ -190,6 +192,7 @@ typedef struct td_worker_request {
 typedef struct td_opening {
     uint32_t serial, request;
     td_client *client;
+    td_wire_language language;
     struct td_opening *next;
 } td_opening;
 

@@ -28,7 +28,8 @@ typedef enum td_worker_message_kind {
 
 /* What is said of networks. */
 typedef struct td_worker_network {
-    uint64_t state_bytes;          /* MODEL: what an instance of it has for its own */
+    uint64_t state_bytes;          /* MODEL: what an instance of it has for its own; and */
+    td_wire_language language;     /* as MODEL_CREATE has it */
     uint32_t model;                /* INSTANCE: the number of its model, and as MODEL_INSTANCE has them: */
     uint32_t precision, deadlines;
     uint32_t number_count, numbers[TD_WIRE_NUMBERS]; /* PREPARE */

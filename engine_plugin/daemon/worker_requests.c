@@ -349,6 +349,7 @@ bool td_cached_model_send(td_broker *b, td_cached_model *cached)
     request->aside = true;
     request->session = cached->session;
     request->cached = cached;
+    request->message.network.language = cached->language;
     return true;
 }
 

@@ -52,8 +52,33 @@ static void hash_model(tandem_language *l, const td_gguf *file)
     }
 }
 
+/* Characters of a run whose uniforms take no more than `room` bytes: tokens, places, rows and tables of pages, each of
+ * which begins on its own. */
+static uint32_t rows_within(uint64_t room, uint32_t context)
+{
+    const uint64_t row_bytes = sizeof(int32_t) * (4 + (context + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS),
+                   part_bytes = 2 * sizeof(int32_t) * TD_PAGE_TOKENS + 4 * TD_PROGRAM_ALIGN;
+
+    return room > part_bytes ? (uint32_t)((room - part_bytes) / row_bytes) : 0;
+}
+
+/* Why characters have no caches in common; NULL: they may. */
+static const char *no_pages(tandem_language *l, const td_llama *model, const tandem_language_desc *desc)
+{
+    const char *no_languages = l->session->ops->no_languages ? l->session->ops->no_languages(l->session) : NULL;
+    const uint64_t room = l->session->ops->uniform_bytes;
+
+    l->rows = room ? rows_within(room, model->context) : 0;
+    if (no_languages)
+        return no_languages;
+    if (!td_llama_takes_planes(model) || desc->cache == TANDEM_CACHE_F32 ||
+        (desc->precision > TANDEM_PRECISION_F16 && !desc->cache))
+        return "caches in common are for heads of 64 or 128 channels, scores without windows and caps, and attention of f16";
+    return room && !l->rows ? "the context has more pages than tandemd takes with a run" : NULL;
+}
+
 /* How many slots and pages characters have in common. None where there are no kernels for a model's
- * heads or scores, and caches fp16; nor where tandemd computes. */
+ * heads or scores, and caches fp16; nor where a tandemd computes that is too old. */
 static tandem_status find_pages(tandem_language *l, const td_gguf *file,
                                 const tandem_language_desc *desc, char *why)
 {
@@ -64,7 +89,7 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
     if (status != TANDEM_OK)
         return status;
     const uint32_t context = model.context, tokens = desc->tokens ? desc->tokens : DEFAULT_TOKENS;
-    const bool possible = td_llama_takes_planes(&model) && desc->cache != TANDEM_CACHE_F32;
+    const char *lacks = no_pages(l, &model, desc);
     l->layers = model.sizes.layers;
     l->kv_heads = model.sizes.kv_heads;
     l->head_dim = model.sizes.head_dim;
@@ -72,17 +97,11 @@ static tandem_status find_pages(tandem_language *l, const td_gguf *file,
     td_llama_close(&model);
     hash_model(l, file);
     l->slots = 1;
-    if (l->session->ops->no_pages || !possible ||
-        (desc->precision > TANDEM_PRECISION_F16 && !desc->cache))
+    if (lacks)
         return !desc->slots && !desc->tokens
                    ? TANDEM_OK
                    : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                             "desc.slots is %" PRIu32 ", desc.tokens %" PRIu32 "; %s", desc->slots,
-                             desc->tokens,
-                             l->session->ops->no_pages
-                                 ? l->session->ops->no_pages
-                                 : "caches in common are for heads of 64 or 128 channels, scores "
-                                   "without windows and caps, and attention of f16");
+                             "desc.slots is %" PRIu32 ", desc.tokens %" PRIu32 "; %s", desc->slots, desc->tokens, lacks);
     l->slots = desc->slots ? desc->slots : DEFAULT_SLOTS;
     l->tops = TD_TOP_MOST;
     l->pages = ((tokens > context ? tokens : context) + TD_PAGE_TOKENS - 1) / TD_PAGE_TOKENS;
@@ -161,6 +180,7 @@ td_stage_desc td_language_stage_desc(const tandem_language *l)
                            .model = l->model,
                            .slots = l->slots,
                            .pages = l->pages,
+                           .rows = l->rows,
                            .context = l->context,
                            .precision = l->precision,
                            .layers = l->layers,
@@ -168,7 +188,8 @@ td_stage_desc td_language_stage_desc(const tandem_language *l)
                            .head_dim = l->head_dim,
                            .cache = l->cache,
                            .hidden = l->hidden,
-                           .tops = l->tops};
+                           .tops = l->tops,
+                           .unseen = l->session->ops->state_is_unseen};
 }
 
 tandem_status td_language_stage(tandem_language *l)

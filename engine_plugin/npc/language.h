@@ -23,6 +23,7 @@ struct tandem_language {
     td_stage *stage; /* of all characters; NULL: each has its own */
     uint32_t precision, context, words; /* words: of logits */
     uint32_t cache, slots, pages;       /* pages 0: no stage */
+    uint32_t rows;                      /* characters of a run, at most; 0: as many as there may be */
     uint32_t layers, kv_heads, head_dim; /* of the model; */
     uint64_t model_hash;                 /* its metadata, and how its tensors begin */
     uint64_t npc_bytes;

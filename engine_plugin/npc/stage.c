@@ -33,6 +33,14 @@ static tandem_status find_words(td_stage *s)
     return status;
 }
 
+/* Sequences of a run, at most. */
+static uint32_t most_rows(const td_stage *s)
+{
+    const uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : (uint32_t)TD_STAGE_ROWS;
+
+    return s->of.rows && s->of.rows < most ? s->of.rows : most;
+}
+
 /* Memory of the host's for an output of so many numbers a row; 0: the model has no such output. */
 static tandem_status make_output(td_stage *s, uint32_t rows, uint32_t numbers, td_host_mem *out)
 {
@@ -42,7 +50,7 @@ static tandem_status make_output(td_stage *s, uint32_t rows, uint32_t numbers, t
 
 static tandem_status make_logits(td_stage *s)
 {
-    const uint32_t rows = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+    const uint32_t rows = most_rows(s);
     const tandem_mem_desc unwanted = {.struct_bytes = sizeof unwanted,
                                       .bytes = (uint64_t)rows * s->words * sizeof(float)};
     tandem_status status = TANDEM_OK;
@@ -233,7 +241,7 @@ static uint64_t spent_of(td_stage *s)
 static tandem_status submit(td_stage *s, uint32_t tokens)
 {
     uint32_t batch = batch_of(s->row_count);
-    const uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+    const uint32_t most = most_rows(s);
 
     batch = batch < most ? batch : most;
     const uint32_t numbers[NUMBERS] = {batch, tokens, batch};
@@ -421,7 +429,7 @@ static uint32_t choose_part(td_stage *s)
 /* The last tokens of as many as there is room for. */
 static uint32_t choose_tokens(td_stage *s)
 {
-    uint32_t most = s->of.slots < TD_STAGE_ROWS ? s->of.slots : TD_STAGE_ROWS;
+    uint32_t most = most_rows(s);
 
     if (s->framed && !s->paced)
         most = td_budget_tokens(&s->budget, most);

@@ -30,10 +30,12 @@ typedef struct td_stage_desc {
     tandem_session *session; /* the caller's, as is */
     tandem_model model;      /* a language model's */
     uint32_t slots, pages;   /* as that was made for; pages 0: one sequence */
+    uint32_t rows;           /* sequences of a run, at most; 0: as many as there may be */
     uint32_t context, precision;
     uint32_t layers, kv_heads, head_dim, cache; /* of the model: layers 0: nothing is ever saved */
     uint32_t hidden; /* channels of its output of that name; 0: it has none */
     uint32_t tops;   /* words of its output `top`; 0: it has none */
+    bool unseen;     /* the session cannot look into caches: what is saved is read again */
 } td_stage_desc;
 
 /* What goes wrong is said by tandem_error_text() of the session. */

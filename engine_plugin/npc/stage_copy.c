@@ -136,7 +136,7 @@ bool td_sequence_install_locked(td_sequence *q)
                              : v->pages,
                    tail = same > (size_t)v->pages * TD_PAGE_TOKENS ? v->tail : 0;
     const size_t read = tail ? same : (size_t)end * TD_PAGE_TOKENS;
-    if (q->read > (size_t)v->first * TD_PAGE_TOKENS || read <= q->read) {
+    if (q->read > (size_t)v->first * TD_PAGE_TOKENS || read <= q->read || q->stage->of.unseen) {
         td_sequence_forget_saved(q);
         return true;
     }

@@ -35,7 +35,7 @@ tandem_status td_sequence_saved(td_sequence *q, td_saved *out, char *why)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "a run has not ended in 10 s");
     out->ids = q->ids;
     out->count = q->read < q->count ? q->read : q->count;
-    const bool has_pages = s->pages && s->of.layers;
+    const bool has_pages = s->pages && s->of.layers && !s->of.unseen;
     out->pages = has_pages ? (uint32_t)(out->count / TD_PAGE_TOKENS) : 0;
     out->tail = has_pages ? (uint32_t)(out->count % TD_PAGE_TOKENS) : 0;
     if (q->saved &&

@@ -246,7 +246,7 @@ static enum MHD_Result ask_text(server *s, exchange *e)
 static enum MHD_Result ask_embeddings(server *s, exchange *e)
 {
     return s->lacks_embeddings ? refuse(s, e->connection, MHD_HTTP_NOT_IMPLEMENTED,
-                                        "with --socket no embeddings are made")
+                                        "the tandemd behind --socket is too old to make embeddings")
                                : ask(s, e, SERVE_EMBED);
 }
 

@@ -100,20 +100,25 @@ static int open_language(server *s, const arguments *a)
         tandem_session_desc, .rung = a->rung_value, .cpu_threads = (uint32_t)a->thread_count,
         .frames_in_flight = s->options.slots, .socket = a->socket,
         .job_class = TANDEM_CLASS_BACKGROUND, .error_text = why, .error_text_bytes = sizeof why);
-    const tandem_language_desc language =
+    tandem_language_desc language =
         TANDEM_INIT(tandem_language_desc, .path = a->model, .context = s->options.context,
                     .precision = a->precision, .cache = a->cache, .form = a->form,
-                    .embeds = !a->socket);
+                    .embeds = 1);
     const char *slash = strrchr(a->model, '/'), *name = slash ? slash + 1 : a->model;
 
     snprintf(s->model, sizeof s->model, "%s", name);
     char *ending = strstr(s->model, ".gguf");
     if (ending && !ending[5])
         *ending = 0;
-    s->lacks_embeddings = a->socket != NULL;
     if (tool_session_create(&session, &s->session, &s->engine) != TANDEM_OK)
         return tool_fail("serve", "%s", why);
-    if (tandem_language_create(s->session, &language, &s->language) == TANDEM_OK)
+    tandem_status status = tandem_language_create(s->session, &language, &s->language);
+    if (status == TANDEM_ERROR_UNSUPPORTED && a->socket) { /* of an older tandemd's */
+        s->lacks_embeddings = true;
+        language.embeds = 0;
+        status = tandem_language_create(s->session, &language, &s->language);
+    }
+    if (status == TANDEM_OK)
         return TOOL_OK;
     tandem_error_text(s->session, why, sizeof why);
     return tool_fail("serve", "--model: %s", why);

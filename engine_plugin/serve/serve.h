@@ -228,7 +228,7 @@ typedef struct server {
     uint64_t turns;
     tandem_embedder *embedder; /* NULL: not made yet */
     exchange *embeds;          /* what it is for now */
-    bool lacks_embeddings;     /* where tandemd computes */
+    bool lacks_embeddings;     /* where a tandemd computes that is too old for them */
     pthread_t thread;
     struct MHD_Daemon *daemon;
 } server;

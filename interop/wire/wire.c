@@ -283,12 +283,11 @@ static bool check_done(const check *c, const void *bytes)
     return !created || id(c, "id", created, kind && kind < TD_WIRE_KINDS ? (td_wire_kind)kind : TD_WIRE_KIND_MEM);
 }
 
-static bool check_model_load(const check *c, const void *bytes)
+static bool check_path(const check *c, const char path[TD_WIRE_PATH_BYTES])
 {
-    const td_wire_model_load *m = bytes;
-    const char *at = m->path;
+    const char *at = path;
 
-    if (!text(c, "path", m->path, sizeof m->path))
+    if (!text(c, "path", path, TD_WIRE_PATH_BYTES))
         return false;
     if (!*at)
         return refuse(c, "path", "is empty");
@@ -301,6 +300,22 @@ static bool check_model_load(const check *c, const void *bytes)
         if (!*at)
             return true;
     }
+}
+
+static bool check_model_load(const check *c, const void *bytes)
+{
+    return check_path(c, ((const td_wire_model_load *)bytes)->path);
+}
+
+/* What the file and its sizes allow besides, who opens it knows. */
+static bool check_model_create(const check *c, const void *bytes)
+{
+    const td_wire_model_create *m = bytes;
+
+    return check_path(c, m->path) && number(c, "language.cache", m->language.cache, TANDEM_CACHE_F16, TANDEM_CACHE_F32) &&
+           number(c, "language.hidden", m->language.hidden, 0, 1) &&
+           number(c, "language.tops", m->language.tops, 0, TD_WIRE_TOPS) &&
+           zeros(c, "reserved", m->reserved, sizeof m->reserved);
 }
 
 static bool check_model_tensor(const check *c, const void *bytes)
@@ -579,6 +594,8 @@ static const struct entry {
      TD_WIRE_NETWORKS, check_model_prepare},
     {"INSTANCE_DESTROY", TD_WIRE_INSTANCE_DESTROY, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
      TD_WIRE_NETWORKS, check_instance_destroy},
+    {"MODEL_CREATE", TD_WIRE_MODEL_CREATE, sizeof(td_wire_model_create), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_LANGUAGES, check_model_create},
     {"JOB", TD_WIRE_JOB, sizeof(td_wire_job), 0, 0, TD_WIRE_RING, EVENT, 0, check_job},
     {"SUBMITTED", TD_WIRE_SUBMITTED, sizeof(td_wire_submitted), 0, 0, TD_WIRE_RING, EVENT, 0, check_submitted},
     {"CANCEL", TD_WIRE_CANCEL, sizeof(td_wire_cancel), 0, 0, TD_WIRE_RING, EVENT, 0, check_cancel},

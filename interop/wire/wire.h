@@ -28,6 +28,7 @@ enum {
     TD_WIRE_ROWS = 16,
     TD_WIRE_BINDINGS = 64, /* of a network, */
     TD_WIRE_NUMBERS = 32,
+    TD_WIRE_TOPS = 64, /* of a language model: how many of the largest logits, at most */
     TD_WIRE_RUN_BYTES = 288, /* of its uniforms: in RUN itself, */
     TD_WIRE_MORE_BYTES = 2016, /* in each UNIFORMS, */
     TD_WIRE_UNIFORM_BYTES = TD_WIRE_RUN_BYTES + 16 * TD_WIRE_MORE_BYTES, /* and at most */
@@ -68,6 +69,7 @@ typedef enum td_wire_type {
     TD_WIRE_MODEL_INSTANCE = 13,
     TD_WIRE_MODEL_PREPARE = 14,
     TD_WIRE_INSTANCE_DESTROY = 15,
+    TD_WIRE_MODEL_CREATE = 16,
     TD_WIRE_JOB = 32,
     TD_WIRE_SUBMITTED = 33,
     TD_WIRE_CANCEL = 34,
@@ -88,9 +90,10 @@ typedef enum td_wire_type {
 typedef enum td_wire_feature {
     TD_WIRE_MODELS = 1,
     TD_WIRE_STATISTICS = 2,
-    TD_WIRE_NETWORKS = 4
+    TD_WIRE_NETWORKS = 4,
+    TD_WIRE_LANGUAGES = 8
 } td_wire_feature;
-#define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS))
+#define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES))
 
 typedef enum td_wire_share { TD_WIRE_SHARE_NONE = 0, TD_WIRE_SHARE_HOST = 1, TD_WIRE_SHARE_OPAQUE = 2 } td_wire_share;
 typedef enum td_wire_mem_kind { TD_WIRE_MEM_MEMFD = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
@@ -271,6 +274,30 @@ typedef struct td_wire_model_load {
 } td_wire_model_load;
 TD_WIRE_SIZE(td_wire_model_load, 1040);
 TD_WIRE_AT(td_wire_model_load, path, 16);
+
+/* What is made of a language model's file, as tandem_model_desc has it; all 0: what MODEL_LOAD makes of it. */
+typedef struct td_wire_language {
+    uint32_t sequences, context;
+    uint32_t cache; /* tandem_cache_format */
+    uint32_t pages, hidden, tops;
+} td_wire_language;
+TD_WIRE_SIZE(td_wire_language, 24);
+TD_WIRE_AT(td_wire_language, context, 4);
+TD_WIRE_AT(td_wire_language, cache, 8);
+TD_WIRE_AT(td_wire_language, pages, 12);
+TD_WIRE_AT(td_wire_language, hidden, 16);
+TD_WIRE_AT(td_wire_language, tops, 20);
+
+typedef struct td_wire_model_create {
+    td_wire_header header;
+    char path[TD_WIRE_PATH_BYTES];
+    td_wire_language language;
+    uint32_t reserved[2];
+} td_wire_model_create;
+TD_WIRE_SIZE(td_wire_model_create, 1072);
+TD_WIRE_AT(td_wire_model_create, path, 16);
+TD_WIRE_AT(td_wire_model_create, language, 1040);
+TD_WIRE_AT(td_wire_model_create, reserved, 1064);
 
 typedef struct td_wire_model_tensor {
     td_wire_header header;
@@ -546,6 +573,7 @@ typedef union td_wire_message {
     td_wire_timeline_create timeline_create;
     td_wire_object object;
     td_wire_model_load model_load;
+    td_wire_model_create model_create;
     td_wire_model_tensor model_tensor;
     td_wire_tensor tensor;
     td_wire_graph graph;

@@ -10,11 +10,12 @@
 #include "tandem/npc.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/plugin/daemon_util.h"
+#include "tests/plugin/relay.h"
 
 enum { TOKENS = 90, PROMPT = 70 /* more than a part */, WORDS = 300 };
 
 static group_daemon daemon_here;
-static char file_path[600];
+static char file_path[600], long_path[600]; /* long: of a context of more pages than tandemd takes of 32 characters with a run */
 
 static int set_up(void **state)
 {
@@ -35,7 +36,11 @@ static int set_up(void **state)
     assert_non_null(getcwd(here, sizeof here));
     snprintf(file_path, sizeof file_path, "%s/daemon_language_%d.gguf", here, (int)getpid());
     lf_write(file_path, &shape, NULL);
-    snprintf(config, sizeof config, "backend = cpu\nmodel_dir = %s\n", here);
+    snprintf(long_path, sizeof long_path, "%s/daemon_language_long_%d.gguf", here, (int)getpid());
+    lf_shape longer = shape;
+    longer.context = 32768;
+    lf_write(long_path, &longer, NULL);
+    snprintf(config, sizeof config, "backend = cpu\nclient_bytes = 64M\nmodel_dir = %s\n", here);
     return group_daemon_begin(&daemon_here, "language", config);
 }
 
@@ -43,6 +48,7 @@ static int tear_down(void **state)
 {
     (void)state;
     unlink(file_path);
+    unlink(long_path);
     return group_daemon_end(&daemon_here);
 }
 
@@ -56,14 +62,29 @@ static void must(tandem_session *s, tandem_status status)
     fail_msg("%s: %s", tandem_status_text(status), why);
 }
 
-static tandem_session *open_session(bool remote)
+static tandem_session *open_session_at(const char *path)
 {
-    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU,
-                                                 .socket = remote ? daemon_here.socket_path : NULL);
+    const tandem_session_desc desc =
+        TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU, .socket = path, .timing = 1);
     tandem_session *s;
 
     must(NULL, tandem_session_create(&desc, &s));
     return s;
+}
+
+static tandem_session *open_session(bool remote)
+{
+    return open_session_at(remote ? daemon_here.socket_path : NULL);
+}
+
+static void must_fail(tandem_session *s, tandem_status status, tandem_status with, const char *says)
+{
+    char why[600] = "";
+
+    assert_int_equal(status, with);
+    tandem_error_text(s, why, sizeof why);
+    if (!strstr(why, says))
+        fail_msg("\"%s\" does not say \"%s\"", why, says);
 }
 
 static td_speaker open_speaker(tandem_session *s)
@@ -223,10 +244,329 @@ static void test_characters(void **state)
     tandem_session_destroy(&here);
 }
 
+/* --- Embeddings --- */
+
+enum { DIM = 256, TEXTS = 3 };
+static const char *const texts[TEXTS] = {"The smith makes swords.", "?", "A ring of silver, which nobody has worn since the flood."};
+
+static tandem_language *language_of(tandem_session *s, const tandem_language_desc *as)
+{
+    tandem_language_desc desc = *as;
+    tandem_language *made;
+
+    desc.struct_bytes = sizeof desc;
+    if (!desc.path)
+        desc.path = file_path;
+    must(s, tandem_language_create(s, &desc, &made));
+    return made;
+}
+
+static tandem_embedder *embedder_of(tandem_session *s, tandem_language *language)
+{
+    tandem_embedder *made;
+
+    must(s, tandem_embedder_create(language, &TANDEM_INIT(tandem_embedder_desc), &made));
+    return made;
+}
+
+static tandem_status embed(tandem_embedder *e, const char *text, float to[DIM])
+{
+    tandem_embedding got = TANDEM_INIT(tandem_embedding);
+    tandem_status status = tandem_embedder_begin(e, text);
+
+    if (status == TANDEM_OK)
+        status = tandem_embedder_wait(e, 60000000000u, &got);
+    if (status == TANDEM_OK) {
+        assert_true(got.ready && got.count == DIM);
+        memcpy(to, got.values, DIM * sizeof *to);
+    }
+    return status;
+}
+
+/* In each format of caches, of a shorter context, and where each has caches of its own. */
+static void test_embeddings(void **state)
+{
+    static const tandem_language_desc as[] = {{.embeds = 1},
+                                              {.embeds = 1, .cache = TANDEM_CACHE_K8V8},
+                                              {.embeds = 1, .cache = TANDEM_CACHE_K4V8, .context = 100, .slots = 2},
+                                              {.embeds = 1, .precision = TANDEM_PRECISION_8B}};
+    tandem_session *here = open_session(false), *there = open_session(true);
+    float expected[DIM], got[DIM];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof as / sizeof *as; i++) {
+        tandem_language *languages[2] = {language_of(here, &as[i]), language_of(there, &as[i])};
+        tandem_embedder *local = embedder_of(here, languages[0]), *remote = embedder_of(there, languages[1]);
+        tandem_language_info infos[2] = {TANDEM_INIT(tandem_language_info), TANDEM_INIT(tandem_language_info)};
+
+        for (int t = 0; t < TEXTS; t++) {
+            must(here, embed(local, texts[t], expected));
+            must(there, embed(remote, texts[t], got));
+            assert_memory_equal(got, expected, sizeof got);
+        }
+        must(here, tandem_language_get_info(languages[0], &infos[0]));
+        must(there, tandem_language_get_info(languages[1], &infos[1]));
+        assert_int_equal(infos[1].embedding_count, DIM);
+        assert_memory_equal(&infos[1], &infos[0], sizeof infos[0]); /* slots, pages and all that they have done */
+        must(here, tandem_embedder_destroy(&local));
+        must(there, tandem_embedder_destroy(&remote));
+        must(here, tandem_language_destroy(&languages[0]));
+        must(there, tandem_language_destroy(&languages[1]));
+    }
+    tandem_session_destroy(&there);
+    tandem_session_destroy(&here);
+}
+
+/* Until there is another worker. */
+static void embed_again(tandem_session *s, tandem_embedder *e, const char *text, float to[DIM])
+{
+    tandem_status status;
+
+    for (const uint64_t until = td_now_ns() + 30000000000u;;) {
+        status = embed(e, text, to);
+        if (status == TANDEM_OK || td_now_ns() > until)
+            break;
+        usleep(10000);
+    }
+    must(s, status);
+}
+
+/* In the middle of a text: that is said, and the next worker makes the same of it. */
+static void test_embedding_worker_ends(void **state)
+{
+    tandem_session *s = open_session(true);
+    tandem_language *language = language_of(s, &(tandem_language_desc){.embeds = 1});
+    tandem_embedder *e = embedder_of(s, language);
+    tandem_embedding got = TANDEM_INIT(tandem_embedding);
+    float before[DIM], after[DIM];
+    tandem_status status;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) /* from then on all that it takes is prepared */
+        must(s, embed(e, texts[2], before));
+    must(s, tandem_embedder_begin(e, texts[2]));
+    stop_process(logged_worker(daemon_here.log_path)); /* so that it cannot be through with it before it is killed */
+    must(s, tandem_embedder_poll(e, &got));
+    assert_false(got.ready);
+    assert_int_equal(kill(logged_worker(daemon_here.log_path), SIGKILL), 0);
+    status = tandem_embedder_wait(e, 60000000000u, &got);
+    assert_int_equal(status, TANDEM_ERROR_LOST);
+    assert_false(got.ready);
+    embed_again(s, e, texts[2], after);
+    assert_memory_equal(before, after, sizeof after);
+    must(s, tandem_embedder_destroy(&e));
+    must(s, tandem_language_destroy(&language));
+    tandem_session_destroy(&s);
+}
+
+/* --- What characters have in common --- */
+
+enum { TALKERS = 20 };
+
+/* Each of so many says so many letters, in frames that may spend so much, or 0: without. */
+static void talk(tandem_session *s, tandem_language *language, int count, int letters, uint32_t budget_us,
+                 char said[TALKERS][200])
+{
+    tandem_npc *npcs[TALKERS];
+    int talking = count;
+
+    for (int i = 0; i < count; i++) {
+        char persona[60], grammar[60];
+
+        snprintf(persona, sizeof persona, "Guard number %d.", i);
+        snprintf(grammar, sizeof grammar, "root ::= [a-z ]{%d}", letters);
+        must(s, tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .persona = persona), &npcs[i]));
+        must(s, tandem_npc_say(npcs[i], &TANDEM_INIT(tandem_say, .text = "Who?", .most_tokens = 100, .grammar = grammar)));
+        *said[i] = 0;
+    }
+    while (talking) {
+        if (budget_us)
+            must(s, tandem_language_frame(language, budget_us, NULL));
+        for (int i = 0; i < count; i++) {
+            tandem_npc_news news = TANDEM_INIT(tandem_npc_news);
+
+            must(s, tandem_npc_poll(npcs[i], &news));
+            strcat(said[i], news.text);
+            talking -= news.end != 0;
+        }
+        usleep(200);
+    }
+    for (int i = 0; i < count; i++)
+        must(s, tandem_npc_destroy(&npcs[i]));
+}
+
+/* Few slots and pages for many, with a budget and without: they say there what they say here. */
+static void test_pools(void **state)
+{
+    const tandem_language_desc as = {.cache = TANDEM_CACHE_K8V8, .slots = 2, .tokens = 256};
+    tandem_session *here = open_session(false), *there = open_session(true);
+    tandem_language *local = language_of(here, &as), *remote = language_of(there, &as);
+    static char expected[TALKERS][200], said[TALKERS][200];
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+    tandem_language_spent spent = TANDEM_INIT(tandem_language_spent);
+
+    (void)state;
+    talk(here, local, 5, 12, 0, expected);
+    talk(there, remote, 5, 12, 0, said);
+    assert_memory_equal(said, expected, sizeof said);
+    must(there, tandem_language_get_info(remote, &info));
+    assert_true(info.slots == 2 && info.pages == 4 && info.runs > 0);
+    talk(there, remote, 5, 12, 3000, said);
+    assert_memory_equal(said, expected, sizeof said);
+    must(there, tandem_language_frame(remote, 3000, &spent));
+    assert_true(spent.tokens > 0 && spent.waiting == 0);
+    must(here, tandem_language_destroy(&local));
+    must(there, tandem_language_destroy(&remote));
+    tandem_session_destroy(&there);
+    tandem_session_destroy(&here);
+}
+
+/* Of a long context fewer are computed together, as their tables of pages are to go with a run; all are, in turn. */
+static void test_long_context(void **state)
+{
+    const tandem_language_desc as = {.path = long_path, .cache = TANDEM_CACHE_K4V8};
+    tandem_session *here = open_session(false), *there = open_session(true);
+    tandem_language *local = language_of(here, &as), *remote = language_of(there, &as);
+    static char expected[TALKERS][200], said[TALKERS][200];
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+
+    (void)state;
+    talk(here, local, TALKERS, 60, 0, expected); /* until long after the last has begun */
+    talk(there, remote, TALKERS, 60, 0, said);
+    assert_memory_equal(said, expected, sizeof said);
+    must(there, tandem_language_get_info(remote, &info));
+    assert_true(info.slots == 32 && info.context == 32768);
+    must(here, tandem_language_destroy(&local));
+    must(there, tandem_language_destroy(&remote));
+    tandem_session_destroy(&there);
+    tandem_session_destroy(&here);
+}
+
+/* Of caches that this process cannot see nothing is saved: what was said is, and is read again; there, and here. */
+static void test_saved(void **state)
+{
+    const tandem_say say = TANDEM_INIT(tandem_say, .text = "Who are you?", .most_tokens = 12, .grammar = "root ::= [a-z ]{12}");
+    tandem_session *sessions[2] = {open_session(false), open_session(true)};
+    static char saved[2][1 << 20];
+    char first[200], second[2][200];
+    uint64_t bytes[2] = {sizeof saved[0], sizeof saved[1]};
+    tandem_language *languages[2];
+    tandem_npc *npcs[2];
+    tandem_npc_news news;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        npcs[i] = open_npc(sessions[i], &languages[i]);
+        must(sessions[i], tandem_npc_say(npcs[i], &say));
+        must(sessions[i], listen_to(npcs[i], first, &news));
+        must(sessions[i], tandem_npc_save(npcs[i], saved[i], &bytes[i]));
+        must(sessions[i], tandem_npc_say(npcs[i], &say));
+        must(sessions[i], listen_to(npcs[i], second[i], &news));
+    }
+    assert_string_equal(second[1], second[0]);
+    assert_true(bytes[1] < bytes[0]);
+    for (int i = 0; i < 2; i++)
+        for (int of = 0; of < 2; of++) {
+            char text[200];
+
+            must(sessions[i], tandem_npc_restore(npcs[i], saved[of], bytes[of]));
+            must(sessions[i], tandem_npc_say(npcs[i], &say));
+            must(sessions[i], listen_to(npcs[i], text, &news));
+            assert_string_equal(text, second[0]);
+        }
+    for (int i = 0; i < 2; i++) {
+        must(sessions[i], tandem_npc_destroy(&npcs[i]));
+        must(sessions[i], tandem_language_destroy(&languages[i]));
+        tandem_session_destroy(&sessions[i]);
+    }
+}
+
+/* What is more than a file, a pool or a client may have is refused, by name or for its bytes; the worker stays, and so does what is
+ * right. */
+static void test_too_much(void **state)
+{
+    static const struct {
+        tandem_model_desc as;
+        tandem_status created, instance; /* OK: it is not asked */
+        const char *says;
+    } tries[] = {
+        {{.sequences = 1, .context = 129}, TANDEM_ERROR_ARG, 0, "context is 129; the model was trained for 128"},
+        {{.sequences = 1, .context = UINT32_MAX}, TANDEM_ERROR_ARG, 0, "the model was trained for 128"},
+        {{.sequences = UINT32_MAX}, TANDEM_ERROR_ARG, 0, "numbers.batch: the most is 4294967295"},
+        {{.sequences = UINT32_MAX, .pages = UINT32_MAX}, TANDEM_ERROR_ARG, 0, "slots, pages are 4294967295, 4294967295"},
+        {{.sequences = 1, .pages = 4, .cache = TANDEM_CACHE_F32}, TANDEM_ERROR_UNSUPPORTED, 0, "pages 4; pools are"},
+        {{.sequences = 1 << 12}, TANDEM_OK, TANDEM_ERROR_NOMEM, "state of an instance"},
+        {{.sequences = 1, .pages = 1 << 12, .hidden = 1, .tops = 64}, TANDEM_OK, TANDEM_ERROR_NOMEM, "state of an instance"},
+        {{.sequences = 2, .pages = 4, .hidden = 1}, TANDEM_OK, TANDEM_OK, NULL}};
+    tandem_session *s = open_session(true);
+    const pid_t worker = logged_worker(daemon_here.log_path);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        tandem_model_desc desc = tries[i].as;
+        tandem_instance instance;
+        tandem_model model;
+
+        desc.struct_bytes = sizeof desc;
+        desc.path = file_path;
+        tandem_status status = tandem_model_create(s, &desc, &model);
+        assert_int_equal(status, tries[i].created);
+        if (status == TANDEM_OK) {
+            status = tandem_model_instance(s, model, &TANDEM_INIT(tandem_instance_desc), &instance);
+            assert_int_equal(status, tries[i].instance);
+        }
+        if (tries[i].says)
+            must_fail(s, status, status, tries[i].says);
+        if (model)
+            must(s, tandem_model_destroy(s, model));
+    }
+    assert_int_equal(logged_worker(daemon_here.log_path), worker);
+    tandem_session_destroy(&s);
+}
+
+/* A tandemd from before there was MODEL_CREATE: characters have caches of their own, as then, and what needs it is refused. */
+static void test_older_daemon(void **state)
+{
+    const tandem_say say = TANDEM_INIT(tandem_say, .text = "Who are you?", .most_tokens = 12, .grammar = "root ::= [a-z ]{12}");
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+    tandem_language *languages[2], *none;
+    char path[100], expected[200], text[200];
+    tandem_npc_news news;
+    relay old;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s.old", daemon_here.socket_path);
+    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_LANGUAGES);
+    tandem_session *here = open_session(false), *there = open_session_at(path);
+    tandem_npc *local = open_npc(here, &languages[0]), *remote = open_npc(there, &languages[1]);
+    must(there, tandem_language_get_info(languages[1], &info));
+    assert_true(info.slots == 0 && info.pages == 0);
+    must(here, tandem_npc_say(local, &say));
+    must(here, listen_to(local, expected, &news));
+    must(there, tandem_npc_say(remote, &say));
+    must(there, listen_to(remote, text, &news));
+    assert_string_equal(text, expected);
+    must_fail(there, tandem_language_create(there, &TANDEM_INIT(tandem_language_desc, .path = file_path, .embeds = 1), &none),
+              TANDEM_ERROR_UNSUPPORTED, "desc.hidden 1 and desc.tops 0; the tandemd that computes for this session is too old");
+    must_fail(there, tandem_language_create(there, &TANDEM_INIT(tandem_language_desc, .path = file_path, .slots = 2), &none),
+              TANDEM_ERROR_UNSUPPORTED, "desc.slots is 2, desc.tokens 0; the tandemd");
+    must_fail(there, tandem_language_frame(languages[1], 1000, NULL), TANDEM_ERROR_UNSUPPORTED, "caches of their own");
+    must(there, tandem_npc_destroy(&remote));
+    must(there, tandem_language_destroy(&languages[1]));
+    tandem_session_destroy(&there);
+    relay_end(&old);
+    must(here, tandem_npc_destroy(&local));
+    must(here, tandem_language_destroy(&languages[0]));
+    tandem_session_destroy(&here);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_characters)};
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_characters),
+        cmocka_unit_test(test_embeddings), cmocka_unit_test(test_embedding_worker_ends), cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_long_context), cmocka_unit_test(test_saved),     cmocka_unit_test(test_too_much),
+        cmocka_unit_test(test_older_daemon)};
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

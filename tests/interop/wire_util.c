@@ -9,7 +9,8 @@ const uint16_t wire_types[WIRE_TYPES] = {
     TD_WIRE_STATS,       TD_WIRE_JOB,         TD_WIRE_SUBMITTED,   TD_WIRE_CANCEL,       TD_WIRE_WELCOME,
     TD_WIRE_DONE,        TD_WIRE_ERROR,       TD_WIRE_INFO_REPLY,  TD_WIRE_TENSOR,       TD_WIRE_STATS_REPLY,
     TD_WIRE_RESET,       TD_WIRE_BYE,         TD_WIRE_MODEL_GRAPH, TD_WIRE_MODEL_INSTANCE, TD_WIRE_MODEL_PREPARE,
-    TD_WIRE_INSTANCE_DESTROY, TD_WIRE_RUN,    TD_WIRE_UNIFORMS,    TD_WIRE_GRAPH,        TD_WIRE_PREPARED};
+    TD_WIRE_INSTANCE_DESTROY, TD_WIRE_RUN,    TD_WIRE_UNIFORMS,    TD_WIRE_GRAPH,        TD_WIRE_PREPARED,
+    TD_WIRE_MODEL_CREATE};
 
 td_wire_road wire_road(uint32_t type)
 {
@@ -116,6 +117,10 @@ td_wire_message wire_sample(uint32_t type)
         break;
     case TD_WIRE_MODEL_LOAD:
         td_wire_text(m.model_load.path, sizeof m.model_load.path, "npc/small..model.safetensors");
+        break;
+    case TD_WIRE_MODEL_CREATE:
+        td_wire_text(m.model_create.path, sizeof m.model_create.path, "npc/small..model.gguf");
+        m.model_create.language = (td_wire_language){32, 4096, TANDEM_CACHE_K4V8, 256, 1, TD_WIRE_TOPS};
         break;
     case TD_WIRE_MODEL_TENSOR:
         m.model_tensor.model = td_wire_id(TD_WIRE_KIND_MODEL, 2, 1);
@@ -287,6 +292,13 @@ static const char *run_promise(const td_wire_rules *rules, const td_wire_run *m)
     return m->wait.timeline && !is_id(m->wait.timeline, 2, rules->timelines) ? "wait" : NULL;
 }
 
+static const char *path_promise(const char path[TD_WIRE_PATH_BYTES])
+{
+    if (!memchr(path, 0, TD_WIRE_PATH_BYTES) || !*path || !strncmp(path, "../", 3) || strstr(path, "/../"))
+        return "path";
+    return strlen(path) < 3 || strcmp(path + strlen(path) - 3, "/..") ? NULL : "path";
+}
+
 const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const void *bytes, size_t length)
 {
     const td_wire_header *h = bytes;
@@ -302,12 +314,14 @@ const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const vo
     switch (h->type) {
     case TD_WIRE_HELLO:
         return memchr(((const td_wire_hello *)bytes)->name, 0, TD_WIRE_NAME_BYTES) ? NULL : "name";
-    case TD_WIRE_MODEL_LOAD: {
-        const td_wire_model_load *m = bytes;
+    case TD_WIRE_MODEL_LOAD:
+        return path_promise(((const td_wire_model_load *)bytes)->path);
+    case TD_WIRE_MODEL_CREATE: {
+        const td_wire_model_create *m = bytes;
 
-        if (!memchr(m->path, 0, sizeof m->path) || !*m->path || !strncmp(m->path, "../", 3) || strstr(m->path, "/../"))
-            return "path";
-        return strlen(m->path) < 3 || strcmp(m->path + strlen(m->path) - 3, "/..") ? NULL : "path";
+        if (m->language.cache > TANDEM_CACHE_F32 || m->language.hidden > 1 || m->language.tops > TD_WIRE_TOPS)
+            return "language";
+        return path_promise(m->path);
     }
     case TD_WIRE_MEM_CREATE: {
         const td_wire_mem_create *m = bytes;

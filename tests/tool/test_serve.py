@@ -721,6 +721,39 @@ def find_client():
     return openai
 
 
+class Elsewhere(unittest.TestCase):
+    """Computed by a tandemd."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="tandem-serve-daemon-")
+        self.addCleanup(self.folder.cleanup)
+        folder = pathlib.Path(self.folder.name)
+        self.socket = folder / "socket"
+        (folder / "tandemd.conf").write_text(f"backend = cpu\nmodel_dir = {FOLDER.name}\n")
+        self.log = open(folder / "log", "w+")
+        self.addCleanup(self.log.close)
+        self.daemon = subprocess.Popen([BUILD / "tandemd", "--socket", self.socket, "--config", folder / "tandemd.conf"],
+                                       stderr=self.log, preexec_fn=limits.cpu(300))
+        self.addCleanup(self.daemon.wait)
+        self.addCleanup(self.daemon.terminate)
+        for _ in range(PATIENCE * 100):
+            if "computes on" in (folder / "log").read_text():
+                break
+            time.sleep(0.01)
+
+    def test_the_same(self):
+        """Vectors and words, of a model whose characters have pages in common and of one whose do not."""
+        texts = ["The smith makes swords.", "?", "A ring of silver"]
+        for model in (WIDE, MODEL):
+            with Server(model=model) as here, Server("--socket", self.socket, model=model) as there:
+                for body in ({"input": texts}, {"input": texts[0]}):
+                    expected = here.ask(EMBED, body)
+                    self.assertEqual(expected[0], 200, expected)
+                    self.assertEqual(there.ask(EMBED, body), expected)
+                said_here, said_there = (server.chat(temperature=0)["choices"] for server in (here, there))
+                self.assertEqual(said_there, said_here)
+
+
 class Client(unittest.TestCase):
     """OpenAI's own."""
 

@@ -40,20 +40,19 @@ typedef struct tandem_embedder tandem_embedder;
 /* What a language is made from. Zero is a good default for every field but struct_bytes and path. */
 typedef struct tandem_language_desc {
     uint32_t struct_bytes; /* sizeof(tandem_language_desc) */
-    uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for, which it is to
-                              be where tandemd computes */
+    uint32_t context;      /* tokens that a character remembers at most; 0: as many as the model was trained for */
     const char *path;      /* a GGUF file, or a folder with tokenizer.json: see tandem_model_create() */
     const char *form;      /* of dialogues: "chatml", "gemma", "llama2", "llama3", "mistral", "mistral-v3", "phi", "phi4" or "zephyr";
                               or what goes before and behind each turn, as JSON: {"user": ["USER: ", "\n"], "reply": ["NPC: ",
                               "\n"]}, with "system", too, if need be, "opening" of a reply, "system_in_user" and "trims", true or
                               false. NULL: as the file has it, if it is known */
     uint32_t precision;    /* tandem_precision of attention, where characters have no pages in common; AUTO: f16 */
-    uint32_t cache;        /* tandem_cache_format of what characters keep of each token; 0: F16. Not where tandemd computes */
+    uint32_t cache;        /* tandem_cache_format of what characters keep of each token; 0: F16 */
     /* What characters have in common: caches of so many tokens, 0: 16384, at least a context's; and so many whose last page, of up
      * to 64 tokens, is at hand, 0: 32, at most 256. There may be more characters: who has rested longest reads again what was not
      * kept. Both 0 where characters have caches of their own: see tandem_language_info.pages. */
     uint32_t tokens, slots;
-    uint32_t embeds;   /* 1: it makes embeddings, too, at the cost of a small kernel a run; not where tandemd computes */
+    uint32_t embeds;   /* 1: it makes embeddings, too, at the cost of a small kernel a run */
     uint32_t reserved; /* 0 */
 } tandem_language_desc;
 
@@ -81,8 +80,8 @@ typedef struct tandem_language_info {
     uint32_t npcs;         /* characters that live */
     char form[32];         /* of dialogues; "": it has none that is known */
     uint64_t npc_bytes;    /* of a character's caches, at most */
-    uint32_t slots, pages; /* that characters have in common, pages of 64 tokens; 0: each has caches of its own, as where tandemd
-                              computes, and where the model's heads have neither 64 nor 128 channels */
+    uint32_t slots, pages; /* that characters have in common, pages of 64 tokens; 0: each has caches of its own, as where the
+                              model's heads have neither 64 nor 128 channels */
     uint32_t pages_held;   /* by characters; one that several share is one */
     uint32_t pages_kept;   /* by nobody, but not forgotten yet: who begins alike need not read them */
     uint64_t cache_bytes;  /* of all pages and slots */
@@ -113,7 +112,7 @@ typedef struct tandem_language_spent {
  * goes on in the next one; where GPUs compute only as much is begun as is expected to fit, and what took longer is taken off the next
  * frames: the session must have `timing` for that. Each goes by what frames have taken so far. 0 ends it: polls begin runs again; so
  * does a second without a frame.
- * Returns: OK; ARG; UNSUPPORTED where characters have no pages in common: in tandemd a session's class does the same; NOMEM; DEVICE.
+ * Returns: OK; ARG; UNSUPPORTED where characters have no pages in common; NOMEM; DEVICE.
  * Owner: the caller's struct is filled, unless it is NULL.
  * Threads: any, one at a time.
  * Blocks: never on the device. */
@@ -318,7 +317,8 @@ TANDEM_API tandem_status tandem_npc_get_history(tandem_npc *npc, uint32_t *count
 
 /* Writes a character as bytes, as for a saved game: its history, and what its caches have of it, but for the persona's own
  * pages. *bytes is how many `to` has room for, and then how many there are; to: NULL, to be told that alone.
- * Returns: OK; ARG; BUSY if *bytes was too small, or while it answers; UNSUPPORTED where the host cannot see caches; NOMEM; DEVICE.
+ * Returns: OK; ARG; BUSY if *bytes was too small, or while it answers; UNSUPPORTED where the host cannot see caches
+ *          that are in this process; NOMEM; DEVICE. Of those in tandemd nothing is written: they are read again.
  * Owner: the caller's bytes.
  * Threads: one at a time for this character.
  * Blocks: for a run of its language that is under way, and while caches are copied. */

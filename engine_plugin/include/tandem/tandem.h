@@ -431,7 +431,7 @@ typedef struct tandem_model_desc {
  *   logits, largest first, then their words, as numbers; so a host that samples few words need not have all logits. The file is mapped while it is read, so it must not shrink meanwhile. A folder as
  *   transformers saves such models (config.json, safetensors files, and for texts tokenizer.json) is the same, but for tandemd.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
- *          that nothing here computes, and for sequences, context and cache where tandemd computes; NOMEM; DEVICE.
+ *          that nothing here computes, and for all but path where a tandemd computes that is too old; NOMEM; DEVICE.
  * Owner: the session owns the model until tandem_model_destroy(); what desc points to need only live during the call.
  * Threads: any.
  * Blocks: while it reads the file. */

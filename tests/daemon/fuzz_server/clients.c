@@ -314,6 +314,9 @@ void send_request(peer *p)
     case TD_WIRE_MODEL_GRAPH:
         m.object.id = pick(p, TD_WIRE_KIND_MODEL);
         break;
+    case TD_WIRE_MODEL_CREATE:
+        m.model_create.language.sequences = take() & 3;
+        break;
     case TD_WIRE_MODEL_TENSOR:
         m.model_tensor.model = pick(p, TD_WIRE_KIND_MODEL);
         break;

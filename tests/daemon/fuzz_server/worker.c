@@ -155,6 +155,9 @@ bool answer_request(uint8_t how)
     case TD_WORKER_MODEL:
         need(!it->imported, "a model under a number that is taken");
         need(came[0] >= 0, "a model without its file");
+        need(t.network.language.cache <= TANDEM_CACHE_F32 && t.network.language.hidden <= 1 &&
+                 t.network.language.tops <= TD_WIRE_TOPS,
+             "a model made as none may be");
         *it = (known){.imported = t.status == TANDEM_OK, .is_model = true};
         t.network.state_bytes = STATE_BYTES;
         break;

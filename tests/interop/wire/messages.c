@@ -116,7 +116,7 @@ typedef struct refusal {
 static const refusal refusals[] = {
     {TD_WIRE_PING, 0, 4, 17, "PING.header.bytes", "17"},
     {TD_WIRE_PING, 4, 2, 0, "message.header.type", "0"},
-    {TD_WIRE_PING, 4, 2, 16, "message.header.type", "16"},
+    {TD_WIRE_PING, 4, 2, 31, "message.header.type", "31"},
     {TD_WIRE_PING, 4, 2, 65535, "message.header.type", "65535"},
     {TD_WIRE_PING, 4, 2, TD_WIRE_HELLO, "HELLO.header.type", "behind WELCOME"},
     {TD_WIRE_PING, 6, 2, 1, "PING.header.fds", "1"},
@@ -177,6 +177,12 @@ static const refusal refusals[] = {
     {TD_WIRE_MODEL_LOAD, 16, 4, 0x2f2e2e2f, "MODEL_LOAD.path", "'..'"},
     {TD_WIRE_MODEL_LOAD, 16, 3, 0x2f2e2e, "MODEL_LOAD.path", "'..'"},
     {TD_WIRE_MODEL_LOAD, 40, 4, 0x2e2e2f, "MODEL_LOAD.path", "'..'"},
+    {TD_WIRE_MODEL_CREATE, 16, 3, 0x2f2e2e, "MODEL_CREATE.path", "'..'"},
+    {TD_WIRE_MODEL_CREATE, 16, 1, 0, "MODEL_CREATE.path", "behind its end"},
+    {TD_WIRE_MODEL_CREATE, 1048, 4, 4, "MODEL_CREATE.language.cache", "is 4, must be 0 to 3"},
+    {TD_WIRE_MODEL_CREATE, 1056, 4, 2, "MODEL_CREATE.language.hidden", "is 2, must be 0 to 1"},
+    {TD_WIRE_MODEL_CREATE, 1060, 4, 65, "MODEL_CREATE.language.tops", "is 65, must be 0 to 64"},
+    {TD_WIRE_MODEL_CREATE, 1068, 4, 1, "MODEL_CREATE.reserved", "1 in byte 4"},
     {TD_WIRE_MODEL_TENSOR, 16, 8, 0, "MODEL_TENSOR.model", "0x0"},
     {TD_WIRE_MODEL_TENSOR, 24, 1, '\n', "MODEL_TENSOR.name", "0x0a"},
     {TD_WIRE_STATS, 20, 4, 1, "STATS.reserved", "1"},
@@ -263,7 +269,7 @@ static const refusal refusals[] = {
     {TD_WIRE_WELCOME, 16, 4, 0, "WELCOME.magic", "0"},
     {TD_WIRE_WELCOME, 20, 2, 3, "WELCOME.version", "3"},
     {TD_WIRE_WELCOME, 22, 2, 1, "WELCOME.reserved0", "1"},
-    {TD_WIRE_WELCOME, 24, 8, 8, "WELCOME.features", "0x8"},
+    {TD_WIRE_WELCOME, 24, 8, 1 << 20, "WELCOME.features", "0x100000"},
     {TD_WIRE_WELCOME, 120, 4, TD_WIRE_SHARE_HOST, "WELCOME.share", "1"},
     {TD_WIRE_WELCOME, 132, 4, 0, "WELCOME.frames_in_flight", "0"},
     {TD_WIRE_WELCOME, 136, 4, 1 << 24, "WELCOME.mems", "16777216"},
@@ -347,7 +353,7 @@ static void test_agreements(void **state)
     rules.features = 0;
     for (int i = 0; i < WIRE_TYPES; i++) {
         const uint32_t type = wire_types[i];
-        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_INSTANCE_DESTROY) ||
+        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_MODEL_CREATE) ||
                               type == TD_WIRE_RUN || type == TD_WIRE_UNIFORMS || type == TD_WIRE_TENSOR ||
                               type == TD_WIRE_STATS_REPLY || type == TD_WIRE_GRAPH || type == TD_WIRE_PREPARED;
 
