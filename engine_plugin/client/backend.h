@@ -31,9 +31,8 @@ typedef struct td_backend {
     uint32_t tuning;      /* tandem_tuning: what AUTO goes by where there is no table of times */
     bool loss_is_told;    /* who saw it get LOST has logged that: calls that fail for it do not */
     uint64_t deciding_ns; /* in how long an executor that was deciding is asked again; UINT64_MAX: its report tells */
-    bool state_is_unseen; /* what an instance keeps is in another process */
+    bool is_elsewhere;   /* what instances keep, and how their layers do, is in another process */
     uint64_t uniform_bytes; /* that a run of a network may bring; 0: as many as it has */
-    const char *no_samples; /* why layers of networks are neither planned nor sampled one by one; NULL: they are */
     const char *no_fd;    /* why it takes no TANDEM_MEM_FD where it has no GPU of its own */
 
     /* The threads that see to jobs, once the device is open. stop: every job is ended, one way or another, and so are they,
@@ -52,6 +51,12 @@ typedef struct td_backend {
     /* Why of language models' files only what they say of themselves is made: no pages in common, no other context or
      * output. NULL: it is. Without such a function likewise. */
     const char *(*no_languages)(tandem_session *s);
+    /* Why layers of networks are neither planned nor sampled one by one; likewise. */
+    const char *(*no_layers)(tandem_session *s);
+    /* tandem_model_layer() where it is another process that knows, of what it has prepared; the lock is let go. NULL: this one
+     * does. */
+    tandem_status (*layer_locked)(tandem_session *s, const td_instance *instance, const td_prepared *prepared, uint32_t index,
+                                  tandem_layer *out, char *why);
     /* Makes what an instance has besides its name, or what it has for some numbers besides the program. */
     tandem_status (*instance_make)(tandem_session *s, td_instance *instance, char *why);
     tandem_status (*prepare)(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);

@@ -324,6 +324,7 @@ struct tandem_session {
     pthread_mutex_t lock;
     pthread_cond_t work, watch, changed, reap, judge; /* for the worker, the watchdog, callers that wait, and the last two */
     bool has_lock, has_worker, has_watchdog, stopping, has_reaper, reaper_ends, has_judge, judge_ends;
+    uint32_t judged; /* which of the instances was looked at last */
     pthread_t worker, watchdog, reaper, judging;
     td_thread_pool *pool; /* with which the worker computes; NULL: it does not */
     td_sleeper *sleeper;
@@ -609,6 +610,11 @@ tandem_status td_worker_session_alias_model(tandem_session *s, tandem_session *f
 int td_worker_session_model_header(tandem_session *s, tandem_model model, uint64_t *bytes);
 /* What an instance of it has for its own. */
 uint64_t td_worker_session_state_bytes(tandem_session *s, tandem_model model);
+/* As tandem_model_instance(), with what a client asks of layers; and tandem_model_layer(). */
+tandem_status td_worker_session_instance(tandem_session *s, tandem_model model, const tandem_instance_desc *desc,
+                                         const struct td_wire_layers *layers, tandem_instance *out);
+tandem_status td_worker_session_layer(tandem_session *s, tandem_instance instance, const uint32_t *numbers, uint32_t number_count,
+                                      uint32_t index, struct td_wire_layer *out);
 /* As tandem_model_prepare() and tandem_model_prepared(). All that is prepared for the instance may take so much; mflop: of such
  * a run. */
 typedef struct td_worker_prepared {

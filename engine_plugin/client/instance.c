@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
+#include "interop/wire/wire.h"
 #include "kernels/model/precision_plan.h"
 
 /* --- Memory --- */
@@ -123,7 +124,7 @@ static void let_go_locked(tandem_session *s, td_model *model, td_mem *state)
         td_object_release_locked(s, &state->object);
 }
 
-static tandem_status check_desc(const tandem_session *s, const tandem_instance_desc *desc, char *why)
+static tandem_status check_desc(tandem_session *s, const tandem_instance_desc *desc, char *why)
 {
     if (desc->precision > TANDEM_PRECISION_4B)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
@@ -138,14 +139,31 @@ static tandem_status check_desc(const tandem_session *s, const tandem_instance_d
     if (desc->reserved2)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved2 is %u, not 0",
                        desc->reserved2);
-    if (desc->plan && s->ops->no_samples)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.plan is not NULL: %s",
-                       s->ops->no_samples);
+    const char *no_layers = desc->plan && s->ops->no_layers ? s->ops->no_layers(s) : NULL;
+    if (no_layers)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.plan is not NULL: %s", no_layers);
     return td_layers_check_desc(s, desc, why);
 }
 
-/* The precisions of desc.plan. */
-static tandem_status read_plan(tandem_session *s, td_instance *instance, const char *plan, char *why)
+/* Those of nodes that are none must be AUTO. */
+static tandem_status take_plan(td_instance *instance, const td_wire_layers *plan, char *why)
+{
+    const td_graph *graph = instance->model->network->graph;
+
+    if (plan->node_count != graph->node_count)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL, "the plan is of %" PRIu32 " nodes, the graph has %" PRIu32,
+                       plan->node_count, graph->node_count);
+    for (uint32_t node = 0; node < graph->node_count; node++) {
+        instance->precisions[node] = (uint8_t)td_wire_plan_at(plan, node);
+        if (instance->precisions[node] && !td_graph_layer_name(graph, node))
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL,
+                           "the plan has precision %u for node %" PRIu32 ", which has none", instance->precisions[node], node);
+    }
+    return TANDEM_OK;
+}
+
+/* The precisions of desc.plan, or of `ready`. */
+static tandem_status read_plan(tandem_session *s, td_instance *instance, const char *plan, const td_wire_layers *ready, char *why)
 {
     const td_graph *graph = instance->model->network->graph;
     char text[TD_WHY_BYTES / 2] = "";
@@ -153,6 +171,8 @@ static tandem_status read_plan(tandem_session *s, td_instance *instance, const c
     instance->precisions = td_session_alloc(s, graph->node_count, 64);
     if (!instance->precisions)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a plan");
+    if (ready)
+        return take_plan(instance, ready, why);
     const tandem_status status =
         td_precision_plan_read(plan, strlen(plan), graph, instance->precisions, text, sizeof text);
     return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "desc.plan: %s", text);
@@ -160,7 +180,8 @@ static tandem_status read_plan(tandem_session *s, td_instance *instance, const c
 
 /* Its memory; without the lock. */
 static tandem_status make_instance(tandem_session *s, td_model *model,
-                                   const tandem_instance_desc *desc, td_instance **out, char *why)
+                                   const tandem_instance_desc *desc, const td_wire_layers *plan, td_instance **out,
+                                   char *why)
 {
     const uint64_t bytes = model->network->state_bytes;
     td_instance *made = *out = td_session_alloc(s, sizeof *made, 64);
@@ -170,8 +191,8 @@ static tandem_status make_instance(tandem_session *s, td_model *model,
     made->model = model;
     made->desc = *desc;
     made->desc.plan = NULL; /* the caller's */
-    if (desc->plan) {
-        const tandem_status status = read_plan(s, made, desc->plan, why);
+    if (desc->plan || plan) {
+        const tandem_status status = read_plan(s, made, desc->plan, plan, why);
 
         if (status != TANDEM_OK)
             return status;
@@ -182,12 +203,14 @@ static tandem_status make_instance(tandem_session *s, td_model *model,
 
 tandem_status td_local_instance_make(tandem_session *s, td_instance *instance, char *why)
 {
-    return td_mem_make_zeros(s, instance->state, why);
+    const tandem_status status = td_instance_samples(&instance->desc) ? td_judge_start(s, why) : TANDEM_OK;
+
+    return status == TANDEM_OK ? td_mem_make_zeros(s, instance->state, why) : status;
 }
 
 static tandem_status make_and_enter(tandem_session *s, tandem_model model,
-                                    const tandem_instance_desc *desc, tandem_instance *out,
-                                    char *why)
+                                    const tandem_instance_desc *desc, const td_wire_layers *plan,
+                                    tandem_instance *out, char *why)
 {
     td_instance *made = NULL;
     tandem_status status;
@@ -199,7 +222,7 @@ static tandem_status make_and_enter(tandem_session *s, tandem_model model,
     pthread_mutex_unlock(&s->lock);
     if (!of)
         return status;
-    status = make_instance(s, of, desc, &made, why);
+    status = make_instance(s, of, desc, plan, &made, why);
     pthread_mutex_lock(&s->lock);
     if (status == TANDEM_OK)
         status = td_table_add_locked(s, &s->instances, TD_KIND_INSTANCE, &made->object, why);
@@ -212,6 +235,14 @@ static tandem_status make_and_enter(tandem_session *s, tandem_model model,
     if (status != TANDEM_OK && made)
         td_instance_free(s, made);
     return status;
+}
+
+tandem_status td_instance_make(tandem_session *s, tandem_model model, const tandem_instance_desc *desc,
+                               const td_wire_layers *plan, tandem_instance *out, char *why)
+{
+    const tandem_status status = check_desc(s, desc, why);
+
+    return status == TANDEM_OK ? make_and_enter(s, model, desc, plan, out, why) : status;
 }
 
 tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
@@ -230,11 +261,7 @@ tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
                                desc ? "instance is NULL" : "desc is NULL");
     status = TD_STRUCT_IN("desc", desc, &known, why, sizeof why);
     if (status == TANDEM_OK)
-        status = check_desc(session, &known, why);
-    if (status == TANDEM_OK && td_instance_samples(&known))
-        status = td_judge_start(session, why);
-    if (status == TANDEM_OK)
-        status = make_and_enter(session, model, &known, instance, why);
+        status = td_instance_make(session, model, &known, NULL, instance, why);
     return td_session_fail(session, __func__, status, why);
 }
 
@@ -461,13 +488,18 @@ tandem_status tandem_model_layer(tandem_session *session, tandem_instance instan
     found = td_instance_find_locked(session, instance, "instance", why);
     status = found ? td_network_check_numbers(found->model->network, numbers, number_count, "", why) : TANDEM_ERROR_ARG;
     const td_prepared *of = status == TANDEM_OK ? td_instance_find_prepared(found, numbers) : NULL;
-    const uint32_t count = of && of->layers ? of->layers->count : 0;
+    const uint32_t count = of ? of->as.layer_count : 0;
     if (status == TANDEM_OK && !of)
         status = td_instance_not_prepared(found, numbers, "", why);
     else if (status == TANDEM_OK && index >= count)
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "index is %" PRIu32 "; %" PRIu32 " layers are sampled", index, count);
-    if (status == TANDEM_OK)
+    if (status == TANDEM_OK && session->ops->layer_locked) {
+        hold_locked(found->model, found->state);
+        status = session->ops->layer_locked(session, found, of, index, &known, why);
+        let_go_locked(session, found->model, found->state);
+    } else if (status == TANDEM_OK) {
         describe(found, of, index, &known);
+    }
     pthread_mutex_unlock(&session->lock);
     TD_STRUCT_OUT(layer, &known);
     return td_session_fail(session, __func__, status, why);

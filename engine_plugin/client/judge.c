@@ -5,6 +5,7 @@
  * That is looked at by a thread of the session's, at the system's lowest priority, which tells td_quality_step(). Where a precision
  * changes the thread plans both programs anew, and puts them in the old ones' place: runs that were submitted keep their plan, those
  * behind have the new one, and state, uniforms and numbers stay. No submit plans or waits, and no run has two plans.
+ * In tandemd's worker its priority is the usual one, as the end of an instance waits for it; there it rests most of the time.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -12,6 +13,7 @@
 
 #include "engine_plugin/client/local.h"
 #include "engine_plugin/client/network.h"
+#include "interop/os/clock.h"
 #include "kernels/cpu/cpu.h"
 
 /* --- What samples say --- */
@@ -151,8 +153,9 @@ static double usual_us(const td_layers *layers)
 /* An instance with a sample that nobody has looked at, and what it is of. */
 static td_instance *find_sample_locked(tandem_session *s, td_prepared **prepared)
 {
-    for (uint32_t i = 0; i < s->instances.capacity; i++) {
-        td_instance *instance = (td_instance *)s->instances.slots[i];
+    for (uint32_t i = 1; i <= s->instances.capacity; i++) { /* the one that was looked at last is the last in turn */
+        const uint32_t at = (s->judged + i) % s->instances.capacity;
+        td_instance *instance = (td_instance *)s->instances.slots[at];
 
         for (int p = 0; instance && !instance->object.closing && !instance->object.retired && p < TD_PREPARED; p++) {
             td_layers *layers = instance->prepared[p].layers;
@@ -160,6 +163,7 @@ static td_instance *find_sample_locked(tandem_session *s, td_prepared **prepared
             if (!layers || layers->stage != TD_LAYERS_THERE)
                 continue;
             *prepared = &instance->prepared[p];
+            s->judged = at;
             return instance;
         }
     }
@@ -243,21 +247,34 @@ static void look_locked(tandem_session *s, td_instance *instance, td_prepared *p
     pthread_mutex_lock(&s->lock);
 }
 
+/* Where others compute, too, a quarter of a thread at most. */
+static void rest_locked(tandem_session *s, uint64_t since_ns)
+{
+    const uint64_t now = td_now_ns(), until = now + 3 * (now - since_ns);
+
+    while (s->of_worker && !s->judge_ends && td_now_ns() < until)
+        td_cond_wait_until(s, &s->judge, until);
+}
+
 static void *judge_samples(void *session)
 {
     tandem_session *s = session;
 
     td_thread_prepare("tandem judge");
-    td_thread_set_idle();
+    if (!s->of_worker) /* there whoever ends an instance, and with it all others, would wait for an idle moment */
+        td_thread_set_idle();
     pthread_mutex_lock(&s->lock);
     while (!s->judge_ends) {
+        const uint64_t begin_ns = td_now_ns();
         td_prepared *prepared;
         td_instance *instance = find_sample_locked(s, &prepared);
 
-        if (instance)
+        if (instance) {
             look_locked(s, instance, prepared);
-        else
+            rest_locked(s, begin_ns);
+        } else {
             td_cond_wait_until(s, &s->judge, UINT64_MAX);
+        }
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

@@ -11,7 +11,7 @@
 
 #include "engine_plugin/client/network.h"
 
-enum { EVERY = 16, ROWS = 64 }; /* where the instance does not say */
+enum { EVERY = 16, ROWS = 64 /* where the instance does not say */, MOST_SAMPLE_BYTES = 64 << 20 };
 
 /* --- Made and freed --- */
 
@@ -20,7 +20,7 @@ bool td_instance_samples(const tandem_instance_desc *desc)
     return desc->min_similarity > 0 || desc->max_us > 0 || desc->sample_every || desc->sample_rows || desc->sample_all;
 }
 
-tandem_status td_layers_check_desc(const tandem_session *s, const tandem_instance_desc *desc, char *why)
+tandem_status td_layers_check_desc(tandem_session *s, const tandem_instance_desc *desc, char *why)
 {
     if (!(desc->min_similarity >= 0 && desc->min_similarity <= 1))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.min_similarity is %g; it must be 0 (none) to 1",
@@ -31,12 +31,13 @@ tandem_status td_layers_check_desc(const tandem_session *s, const tandem_instanc
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.sample_all is %u, not 0 or 1", desc->sample_all);
     if (!td_instance_samples(desc))
         return TANDEM_OK;
-    if (s->ops->no_samples || td_is_inline(s))
+    const char *no_layers = s->ops->no_layers ? s->ops->no_layers(s) : NULL;
+    if (no_layers || td_is_inline(s))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc asks for samples of layers (min_similarity %g, max_us %g, sample_every %u): %s",
                        (double)desc->min_similarity, (double)desc->max_us, desc->sample_every,
-                       s->ops->no_samples ? s->ops->no_samples
-                                          : "on rung inline plans are in commands that the engine has recorded");
+                       no_layers ? no_layers
+                                 : "on rung inline plans are in commands that the engine has recorded");
     if (desc->max_us > 0 && !s->timing)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.max_us is %g, but the session was made without tandem_session_desc.timing", (double)desc->max_us);
@@ -77,6 +78,10 @@ tandem_status td_layers_make(tandem_session *s, const td_instance *instance, con
         controls[i].precision = sampled->samples[i].precision;
         controls[i].can = sampled->samples[i].can;
     }
+    if (s->of_worker && sampled->sample_bytes > MOST_SAMPLE_BYTES) /* whoever ends the instance waits for who looks at them */
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
+                       "samples of layers take %" PRIu64 " bytes, and tandemd has %d for them: desc.sample_rows is to be less",
+                       sampled->sample_bytes, MOST_SAMPLE_BYTES);
     td_quality_begin(&made->quality, &target, controls, count);
     made->mem = td_mem_new(s, sampled->sample_bytes, why);
     return made->mem ? td_mem_make_filled(s, made->mem, why) : TANDEM_ERROR_NOMEM;

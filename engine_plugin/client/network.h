@@ -105,8 +105,13 @@ tandem_status td_network_check_numbers(const td_network *network, const uint32_t
 td_model *td_network_find_locked(tandem_session *s, tandem_model model, tandem_status *status,
                                  char *why);
 
-/* instance.c. find: NULL and the reason, naming `what`. check: LOST, likewise. find_prepared: NULL
+/* A plan of precisions as it comes over the wire; NULL: there is none. */
+struct td_wire_layers;
+
+/* instance.c. make: as tandem_model_instance(). find: NULL and the reason, naming `what`. check: LOST, likewise. find_prepared: NULL
  * where these numbers are not; then the reason is not_prepared. */
+tandem_status td_instance_make(tandem_session *s, tandem_model model, const tandem_instance_desc *desc,
+                               const struct td_wire_layers *plan, tandem_instance *out, char *why);
 td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance, const char *what,
                                      char *why);
 tandem_status td_instance_check_locked(const tandem_session *s, const td_instance *instance,
@@ -164,7 +169,7 @@ void td_run_note_recorded_locked(tandem_session *s, const tandem_run *run);
 /* layers.c. samples: whether an instance is to; rows: of each head, 0: none. check_desc: of what is said of that. */
 bool td_instance_samples(const tandem_instance_desc *desc);
 uint32_t td_instance_sample_rows(const tandem_instance_desc *desc);
-tandem_status td_layers_check_desc(const tandem_session *s, const tandem_instance_desc *desc, char *why);
+tandem_status td_layers_check_desc(tandem_session *s, const tandem_instance_desc *desc, char *why);
 /* free: accepts NULL; not locked. */
 tandem_status td_layers_make(tandem_session *s, const td_instance *instance, const td_program *sampled, td_layers **out,
                              char *why);

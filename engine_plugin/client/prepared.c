@@ -99,7 +99,7 @@ static tandem_status build(tandem_session *s, const td_instance *instance, const
     target.precision = instance->desc.precision;
     target.node_precisions = precisions;
     status = td_program_build(graph, out->numbers, &target, &out->program, why, TD_WHY_BYTES);
-    target.sample_rows = td_instance_sample_rows(&instance->desc);
+    target.sample_rows = s->ops->is_elsewhere ? 0 : td_instance_sample_rows(&instance->desc);
     target.sample_all = instance->desc.sample_all;
     if (status == TANDEM_OK && target.sample_rows)
         status = td_program_build(graph, out->numbers, &target, &out->sampled, why, TD_WHY_BYTES);

@@ -106,6 +106,9 @@ tandem_status td_remote_network_load(td_model_load *load, const tandem_model_des
 tandem_status td_remote_describe_run_locked(tandem_session *s, td_job *job, td_wire_run *out, char *why);
 tandem_status td_remote_put_run_locked(tandem_session *s, const td_job *job, const td_wire_run *run, char *why);
 tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, char *why);
+const char *td_remote_no_layers(tandem_session *s);
+tandem_status td_remote_layer_locked(tandem_session *s, const td_instance *instance, const td_prepared *prepared, uint32_t index,
+                                     tandem_layer *out, char *why);
 tandem_status td_remote_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);
 bool td_remote_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
 

@@ -13,9 +13,11 @@
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
+#include "kernels/model/precision_plan.h"
 
 _Static_assert((int)TD_WIRE_BINDINGS == (int)TD_GRAPH_BINDINGS, "a RUN has all of a graph's bindings");
 _Static_assert((int)TD_WIRE_NUMBERS == (int)TD_GRAPH_NUMBERS, "and numbers");
+_Static_assert((int)TD_WIRE_NODES == (int)TD_GRAPH_NODES, "a plan has all of its nodes");
 
 /* --- Models --- */
 
@@ -64,19 +66,52 @@ bool td_remote_instance_is_lost_locked(const tandem_session *s, const td_instanc
     return instance->worker != s->remote->worker;
 }
 
+const char *td_remote_no_layers(tandem_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool has = s->remote->rules.features & TD_WIRE_LAYERS;
+    pthread_mutex_unlock(&s->lock);
+    return has ? NULL : "the tandemd that computes for this session is too old to plan layers, or to sample them, one by one";
+}
+
+/* With what is asked of layers by another message. */
+static td_wire_message describe_instance(const td_instance *instance)
+{
+    const tandem_instance_desc *desc = &instance->desc;
+    const bool has_layers = instance->precisions || td_instance_samples(desc);
+    td_wire_message m = td_wire_new(has_layers ? TD_WIRE_INSTANCE_CREATE : TD_WIRE_MODEL_INSTANCE, 0);
+    td_wire_layers *layers = &m.instance_create.layers;
+
+    if (!has_layers) {
+        m.model_instance.model = instance->model->remote->id;
+        m.model_instance.precision = desc->precision;
+        m.model_instance.deadlines = desc->deadlines;
+        return m;
+    }
+    m.instance_create.model = instance->model->remote->id;
+    m.instance_create.precision = desc->precision;
+    m.instance_create.deadlines = desc->deadlines;
+    layers->min_similarity = desc->min_similarity;
+    layers->max_us = desc->max_us;
+    layers->sample_every = desc->sample_every;
+    layers->sample_rows = desc->sample_rows;
+    layers->sample_all = desc->sample_all;
+    layers->node_count = instance->precisions ? instance->model->network->graph->node_count : 0;
+    for (uint32_t node = 0; node < layers->node_count; node++)
+        layers->precisions[node / 4] |= (uint8_t)(instance->precisions[node] << node % 4 * 2);
+    return m;
+}
+
 tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, char *why)
 {
     td_remote *r = s->remote;
-    td_wire_message m = td_wire_new(TD_WIRE_MODEL_INSTANCE, 0);
+    td_wire_message m = describe_instance(instance);
     const struct td_remote_model *model = instance->model->remote;
     tandem_status status;
 
     pthread_mutex_lock(&s->lock);
     instance->connection = r->connection;
     instance->worker = r->worker;
-    m.model_instance.model = model->id;
-    m.model_instance.precision = instance->desc.precision;
-    m.model_instance.deadlines = instance->desc.deadlines;
     if (r->up && model->connection == r->connection)
         status = td_remote_ask_locked(s, &m, -1, TD_WIRE_DONE, NULL, why);
     else
@@ -95,7 +130,11 @@ static tandem_status take_prepared(const td_wire_prepared *m, td_prepared *prepa
                        "tandemd has a network of %" PRIu64 " bytes of uniforms, not %" PRIu64
                        ": the model's file has changed",
                        m->uniform_bytes, prepared->uniform_bytes);
+    if (m->layer_count > prepared->program->node_count)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL, "tandemd samples %" PRIu32 " layers of a network of %" PRIu32 " nodes",
+                       m->layer_count, prepared->program->node_count);
     prepared->as = (tandem_prepared){.struct_bytes = sizeof prepared->as,
+                                     .layer_count = m->layer_count,
                                      .record_count = m->record_count,
                                      .chain = m->chain,
                                      .scratch_bytes = m->scratch_bytes,
@@ -126,6 +165,40 @@ tandem_status td_remote_prepare(tandem_session *s, td_instance *instance, td_pre
         status = take_prepared(&m.prepared, prepared, why);
     pthread_mutex_unlock(&s->lock);
     return status;
+}
+
+tandem_status td_remote_layer_locked(tandem_session *s, const td_instance *instance, const td_prepared *prepared, uint32_t index,
+                                     tandem_layer *out, char *why)
+{
+    const td_graph *graph = instance->model->network->graph;
+    td_wire_message m = td_wire_new(TD_WIRE_INSTANCE_LAYER, 0);
+    tandem_status status = td_instance_check_locked(s, instance, "instance", why);
+
+    m.instance_layer.instance = instance->remote_id;
+    m.instance_layer.index = index;
+    m.instance_layer.number_count = graph->number_count;
+    memcpy(m.instance_layer.numbers, prepared->numbers, graph->number_count * sizeof *prepared->numbers);
+    if (status == TANDEM_OK)
+        status = td_remote_ask_locked(s, &m, -1, TD_WIRE_LAYER, NULL, why);
+    if (status != TANDEM_OK)
+        return status;
+    const td_wire_layer *layer = &m.layer;
+    const char *name = layer->node < graph->node_count ? td_graph_layer_name(graph, layer->node) : NULL;
+    if (!name)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL, "tandemd tells of node %" PRIu32 ", which is no layer", layer->node);
+    *out = (tandem_layer){.node = layer->node,
+                          .precision = layer->precision,
+                          .samples = layer->samples,
+                          .changes = layer->changes,
+                          .pending = layer->pending,
+                          .heads = layer->heads,
+                          .worst_head = layer->worst_head,
+                          .worst_similarity = layer->worst_similarity,
+                          .cosine = layer->cosine,
+                          .relative_l1 = layer->relative_l1};
+    memcpy(out->similarity, layer->similarity, sizeof out->similarity);
+    td_text(out->name, sizeof out->name, "%s", name);
+    return TANDEM_OK;
 }
 
 /* --- Runs --- */

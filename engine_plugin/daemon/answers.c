@@ -225,6 +225,10 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
             td_networks_send_prepared(b, &was, t);
         td_worker_requests_send(b); /* the next may be */
         break;
+    case TD_WORKER_LAYER:
+        if (was.client)
+            td_networks_send_layer(b, &was, t);
+        break;
     default: break;
     }
 }

@@ -82,7 +82,8 @@ static td_shared *add_instance(td_broker *b, td_client *c, td_cached_model *cach
     return made;
 }
 
-void td_networks_on_instance(td_broker *b, td_client *c, const td_wire_model_instance *m)
+/* layers: or NULL, nothing is asked of them. */
+static void on_instance(td_broker *b, td_client *c, const td_wire_model_instance *m, const td_wire_layers *layers)
 {
     const uint32_t serial = m->header.serial;
     td_shared *model = find_model(b, c, serial, m->model), *made;
@@ -118,34 +119,75 @@ void td_networks_on_instance(td_broker *b, td_client *c, const td_wire_model_ins
     request->reads = model->cached;
     request->message.network.precision = m->precision;
     request->message.network.deadlines = m->deadlines;
+    if (layers)
+        request->message.network.layers = *layers;
+}
+
+void td_networks_on_instance(td_broker *b, td_client *c, const td_wire_model_instance *m)
+{
+    on_instance(b, c, m, NULL);
+}
+
+void td_networks_on_instance_create(td_broker *b, td_client *c, const td_wire_instance_create *m)
+{
+    const td_wire_model_instance plain = {
+        .header = m->header, .model = m->model, .precision = m->precision, .deadlines = m->deadlines};
+
+    on_instance(b, c, &plain, &m->layers);
+}
+
+/* What the worker is asked of an instance for some numbers; NULL: it was answered. */
+static td_worker_request *ask_of_instance(td_broker *b, td_client *c, td_worker_message_kind kind, uint32_t serial, uint64_t id,
+                                          uint32_t number_count, const uint32_t numbers[TD_WIRE_NUMBERS])
+{
+    const td_shared *instance = td_ids_find(&c->instances, id);
+    const char *missing = td_shared_is_missing(instance);
+    td_worker_request *request = NULL;
+
+    if (missing)
+        refuse(b, c, serial, TANDEM_ERROR_ARG, "instance", id, missing);
+    else if (instance->status != TANDEM_OK)
+        refuse(b, c, serial, instance->status, "instance", id, "is lost: its state went with the worker");
+    else if (!(request = td_worker_request_add(b, kind, instance->number, false)))
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an answer");
+    if (!request)
+        return NULL;
+    request->client = c;
+    request->session = c->session;
+    request->serial = serial;
+    request->object = id;
+    request->message.network.number_count = number_count;
+    memcpy(request->message.network.numbers, numbers, TD_WIRE_NUMBERS * sizeof *numbers);
+    return request;
 }
 
 void td_networks_on_prepare(td_broker *b, td_client *c, const td_wire_model_prepare *m)
 {
-    const td_shared *instance = td_ids_find(&c->instances, m->instance);
-    const char *missing = td_shared_is_missing(instance);
-    const uint32_t serial = m->header.serial;
-    td_worker_request *request;
+    ask_of_instance(b, c, TD_WORKER_PREPARE, m->header.serial, m->instance, m->number_count, m->numbers);
+}
 
-    if (missing) {
-        refuse(b, c, serial, TANDEM_ERROR_ARG, "instance", m->instance, missing);
+void td_networks_on_layer(td_broker *b, td_client *c, const td_wire_instance_layer *m)
+{
+    td_worker_request *request =
+        ask_of_instance(b, c, TD_WORKER_LAYER, m->header.serial, m->instance, m->number_count, m->numbers);
+
+    if (request)
+        request->message.network.index = m->index;
+}
+
+void td_networks_send_layer(td_broker *b, const td_worker_request *was, const td_worker_message *t)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_LAYER, was->serial);
+    const td_wire_header header = m.header;
+
+    if (t->status != TANDEM_OK) {
+        td_client_error(b, was->client, was->serial, 0, t->status, t->text);
         return;
     }
-    if (instance->status != TANDEM_OK) {
-        refuse(b, c, serial, instance->status, "instance", m->instance, "is lost: its state went with the worker");
-        return;
-    }
-    request = td_worker_request_add(b, TD_WORKER_PREPARE, instance->number, false);
-    if (!request) {
-        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an answer");
-        return;
-    }
-    request->client = c;
-    request->session = c->session;
-    request->serial = serial;
-    request->object = m->instance;
-    request->message.network.number_count = m->number_count;
-    memcpy(request->message.network.numbers, m->numbers, sizeof m->numbers);
+    m.layer = t->network.layer;
+    m.header = header;
+    td_client_answered(was->client, was->serial);
+    td_client_send(b, was->client, &m, NULL);
 }
 
 /* What is prepared counts as well, for as long as the instance has it. */
@@ -175,6 +217,7 @@ void td_networks_send_prepared(td_broker *b, const td_worker_request *was, const
     }
     m.prepared.record_count = n->record_count;
     m.prepared.chain = n->chain;
+    m.prepared.layer_count = was->client->features & TD_WIRE_LAYERS ? n->layer_count : 0;
     m.prepared.scratch_bytes = n->scratch_bytes;
     m.prepared.uniform_bytes = n->uniform_bytes;
     td_client_answered(was->client, was->serial);
@@ -281,7 +324,7 @@ static void lose_requests(td_broker *b)
         const uint32_t serial = e->serial;
 
         next = e->next;
-        if (e->message.kind != TD_WORKER_PREPARE)
+        if (e->message.kind != TD_WORKER_PREPARE && e->message.kind != TD_WORKER_LAYER)
             continue;
         td_worker_request_remove(b, e);
         td_client_error(b, c, serial, 0, TANDEM_ERROR_LOST, "instance is one " LOST_TEXT);

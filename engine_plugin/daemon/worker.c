@@ -692,7 +692,8 @@ static void make_instance(worker *w, td_worker_message *t)
         other = alias_of(w, s, number);
         pthread_mutex_unlock(&w->lock);
     }
-    t->status = tandem_model_instance(s->session, other ? other->model : w->items[number].model, &desc, &made.instance);
+    t->status = td_worker_session_instance(s->session, other ? other->model : w->items[number].model, &desc,
+                                           &t->network.layers, &made.instance);
     if (t->status == TANDEM_OK)
         keep_item(w, t, made);
     else
@@ -717,6 +718,18 @@ static void prepare(worker *w, td_worker_message *t)
     n->chain = prepared.as.chain;
     n->scratch_bytes = prepared.as.scratch_bytes;
     n->uniform_bytes = prepared.as.uniform_bytes;
+    n->layer_count = prepared.as.layer_count;
+}
+
+static void tell_layer(worker *w, td_worker_message *t)
+{
+    const item *it = &w->items[t->number];
+    tandem_session *session = w->sessions[it->worker_session].session;
+    td_worker_network *n = &t->network;
+
+    t->status = td_worker_session_layer(session, it->instance, n->numbers, n->number_count, n->index, &n->layer);
+    if (t->status != TANDEM_OK)
+        keep_text(session, t->text, sizeof t->text);
 }
 
 /* Starts what collects a session's results. */
@@ -862,6 +875,9 @@ static void answer(worker *w, td_worker_message *t, int *fd)
         break;
     case TD_WORKER_PREPARE:
         prepare(w, t);
+        break;
+    case TD_WORKER_LAYER:
+        tell_layer(w, t);
         break;
     case TD_WORKER_INFO:
         t->info.struct_bytes = sizeof t->info;

@@ -24,6 +24,7 @@ typedef enum td_worker_message_kind {
     TD_WORKER_GRAPH = 12,  /* of a model; the answer comes with what tells of it */
     TD_WORKER_INSTANCE = 13,
     TD_WORKER_PREPARE = 14, /* of an instance */
+    TD_WORKER_LAYER = 15,   /* likewise */
 } td_worker_message_kind;
 
 /* What is said of networks. */
@@ -32,10 +33,14 @@ typedef struct td_worker_network {
     td_wire_language language;     /* as MODEL_CREATE has it */
     uint32_t model;                /* INSTANCE: the number of its model, and as MODEL_INSTANCE has them: */
     uint32_t precision, deadlines;
-    uint32_t number_count, numbers[TD_WIRE_NUMBERS]; /* PREPARE */
+    td_wire_layers layers;         /* INSTANCE_CREATE, rather; else all 0 */
+    uint32_t number_count, numbers[TD_WIRE_NUMBERS]; /* PREPARE, LAYER */
+    uint32_t index;                /* LAYER; the answer is: */
+    td_wire_layer layer;
     uint64_t most_bytes, bytes;    /* what is prepared for that instance may take, and takes */
     double mflop;                  /* of a run */
-    uint32_t record_count, chain;  /* these four as PREPARED has them */
+    uint32_t record_count, chain;  /* these five as PREPARED has them */
+    uint32_t layer_count;
     uint64_t scratch_bytes, uniform_bytes;
 } td_worker_network;
 

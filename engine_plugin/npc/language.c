@@ -189,7 +189,7 @@ td_stage_desc td_language_stage_desc(const tandem_language *l)
                            .cache = l->cache,
                            .hidden = l->hidden,
                            .tops = l->tops,
-                           .unseen = l->session->ops->state_is_unseen};
+                           .unseen = l->session->ops->is_elsewhere};
 }
 
 tandem_status td_language_stage(tandem_language *l)

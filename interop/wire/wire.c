@@ -364,6 +364,50 @@ static bool numbers_of(const check *c, const uint32_t *numbers, uint32_t count)
            zeros(c, "numbers", numbers + count, (TD_WIRE_NUMBERS - count) * sizeof *numbers);
 }
 
+static bool share_of(const check *c, const char *field, float value, double most)
+{
+    return (value >= 0 && (double)value <= most) || refuse(c, field, "is %g, must be 0 to %g", (double)value, most);
+}
+
+static bool check_layers(const check *c, const td_wire_layers *m)
+{
+    if (!share_of(c, "layers.min_similarity", m->min_similarity, 1) ||
+        !share_of(c, "layers.max_us", m->max_us, 1e30) || !number(c, "layers.sample_all", m->sample_all, 0, 1) ||
+        !number(c, "layers.node_count", m->node_count, 0, TD_WIRE_NODES))
+        return false;
+    for (uint32_t node = m->node_count; node < TD_WIRE_NODES; node++)
+        if (td_wire_plan_at(m, node))
+            return refuse(c, "layers.precisions", "has %" PRIu32 " for node %" PRIu32 ", of %" PRIu32, td_wire_plan_at(m, node), node,
+                          m->node_count);
+    return true;
+}
+
+static bool check_instance_create(const check *c, const void *bytes)
+{
+    const td_wire_instance_create *m = bytes;
+
+    return id(c, "model", m->model, TD_WIRE_KIND_MODEL) &&
+           number(c, "precision", m->precision, TANDEM_PRECISION_AUTO, TANDEM_PRECISION_4B) &&
+           number(c, "deadlines", m->deadlines, 0, 1) && check_layers(c, &m->layers) && number(c, "reserved", m->reserved, 0, 0);
+}
+
+static bool check_instance_layer(const check *c, const void *bytes)
+{
+    const td_wire_instance_layer *m = bytes;
+
+    return id(c, "instance", m->instance, TD_WIRE_KIND_INSTANCE) && number(c, "index", m->index, 0, TD_WIRE_NODES - 1) &&
+           numbers_of(c, m->numbers, m->number_count);
+}
+
+static bool check_layer(const check *c, const void *bytes)
+{
+    const td_wire_layer *m = bytes;
+
+    return number(c, "node", m->node, 0, TD_WIRE_NODES - 1) &&
+           number(c, "precision", m->precision, TANDEM_PRECISION_F16, TANDEM_PRECISION_4B) &&
+           number(c, "pending", m->pending, 0, 1);
+}
+
 static bool check_model_prepare(const check *c, const void *bytes)
 {
     const td_wire_model_prepare *m = bytes;
@@ -377,6 +421,7 @@ static bool check_prepared(const check *c, const void *bytes)
     const td_wire_prepared *m = bytes;
 
     return number(c, "uniform_bytes", m->uniform_bytes, 0, TD_WIRE_UNIFORM_BYTES) &&
+           number(c, "layer_count", m->layer_count, 0, c->rules->features & TD_WIRE_LAYERS ? TD_WIRE_NODES : 0) &&
            number(c, "reserved", m->reserved, 0, 0);
 }
 
@@ -596,6 +641,10 @@ static const struct entry {
      TD_WIRE_NETWORKS, check_instance_destroy},
     {"MODEL_CREATE", TD_WIRE_MODEL_CREATE, sizeof(td_wire_model_create), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
      TD_WIRE_LANGUAGES, check_model_create},
+    {"INSTANCE_CREATE", TD_WIRE_INSTANCE_CREATE, sizeof(td_wire_instance_create), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_LAYERS, check_instance_create},
+    {"INSTANCE_LAYER", TD_WIRE_INSTANCE_LAYER, sizeof(td_wire_instance_layer), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_LAYERS, check_instance_layer},
     {"JOB", TD_WIRE_JOB, sizeof(td_wire_job), 0, 0, TD_WIRE_RING, EVENT, 0, check_job},
     {"SUBMITTED", TD_WIRE_SUBMITTED, sizeof(td_wire_submitted), 0, 0, TD_WIRE_RING, EVENT, 0, check_submitted},
     {"CANCEL", TD_WIRE_CANCEL, sizeof(td_wire_cancel), 0, 0, TD_WIRE_RING, EVENT, 0, check_cancel},
@@ -615,6 +664,7 @@ static const struct entry {
     {"GRAPH", TD_WIRE_GRAPH, sizeof(td_wire_graph), 1, 0, TD_WIRE_TO_CLIENT, ANSWER, TD_WIRE_NETWORKS, check_graph},
     {"PREPARED", TD_WIRE_PREPARED, sizeof(td_wire_prepared), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, TD_WIRE_NETWORKS,
      check_prepared},
+    {"LAYER", TD_WIRE_LAYER, sizeof(td_wire_layer), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, TD_WIRE_LAYERS, check_layer},
 };
 
 static const struct entry *find(uint32_t type)

@@ -28,6 +28,8 @@ enum {
     TD_WIRE_ROWS = 16,
     TD_WIRE_BINDINGS = 64, /* of a network, */
     TD_WIRE_NUMBERS = 32,
+    TD_WIRE_NODES = 4096,
+    TD_WIRE_PLAN_BYTES = TD_WIRE_NODES / 4, /* 2 bits for each */
     TD_WIRE_TOPS = 64, /* of a language model: how many of the largest logits, at most */
     TD_WIRE_RUN_BYTES = 288, /* of its uniforms: in RUN itself, */
     TD_WIRE_MORE_BYTES = 2016, /* in each UNIFORMS, */
@@ -70,6 +72,8 @@ typedef enum td_wire_type {
     TD_WIRE_MODEL_PREPARE = 14,
     TD_WIRE_INSTANCE_DESTROY = 15,
     TD_WIRE_MODEL_CREATE = 16,
+    TD_WIRE_INSTANCE_CREATE = 17,
+    TD_WIRE_INSTANCE_LAYER = 18,
     TD_WIRE_JOB = 32,
     TD_WIRE_SUBMITTED = 33,
     TD_WIRE_CANCEL = 34,
@@ -84,16 +88,19 @@ typedef enum td_wire_type {
     TD_WIRE_RESET = 70,
     TD_WIRE_BYE = 71,
     TD_WIRE_GRAPH = 72,
-    TD_WIRE_PREPARED = 73
+    TD_WIRE_PREPARED = 73,
+    TD_WIRE_LAYER = 74
 } td_wire_type;
 
 typedef enum td_wire_feature {
     TD_WIRE_MODELS = 1,
     TD_WIRE_STATISTICS = 2,
     TD_WIRE_NETWORKS = 4,
-    TD_WIRE_LANGUAGES = 8
+    TD_WIRE_LANGUAGES = 8,
+    TD_WIRE_LAYERS = 16
 } td_wire_feature;
-#define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES))
+#define TD_WIRE_FEATURES \
+    ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS))
 
 typedef enum td_wire_share { TD_WIRE_SHARE_NONE = 0, TD_WIRE_SHARE_HOST = 1, TD_WIRE_SHARE_OPAQUE = 2 } td_wire_share;
 typedef enum td_wire_mem_kind { TD_WIRE_MEM_MEMFD = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
@@ -339,6 +346,71 @@ TD_WIRE_AT(td_wire_model_instance, precision, 24);
 TD_WIRE_AT(td_wire_model_instance, deadlines, 28);
 TD_WIRE_AT(td_wire_model_instance, reserved, 32);
 
+/* What is asked of an instance's layers, as tandem_instance_desc has it, and its plan: a tandem_precision of 2 bits for each of
+ * the graph's nodes, the low ones first. */
+typedef struct td_wire_layers {
+    float min_similarity, max_us;
+    uint32_t sample_every, sample_rows, sample_all;
+    uint32_t node_count; /* 0: there is no plan */
+    uint8_t precisions[TD_WIRE_PLAN_BYTES];
+} td_wire_layers;
+TD_WIRE_SIZE(td_wire_layers, 1048);
+TD_WIRE_AT(td_wire_layers, max_us, 4);
+TD_WIRE_AT(td_wire_layers, sample_every, 8);
+TD_WIRE_AT(td_wire_layers, sample_rows, 12);
+TD_WIRE_AT(td_wire_layers, sample_all, 16);
+TD_WIRE_AT(td_wire_layers, node_count, 20);
+TD_WIRE_AT(td_wire_layers, precisions, 24);
+static inline uint32_t td_wire_plan_at(const td_wire_layers *layers, uint32_t node)
+{
+    return layers->precisions[node / 4] >> node % 4 * 2 & 3;
+}
+
+typedef struct td_wire_instance_create {
+    td_wire_header header;
+    uint64_t model;
+    uint32_t precision, deadlines; /* as in MODEL_INSTANCE */
+    td_wire_layers layers;
+    uint64_t reserved;
+} td_wire_instance_create;
+TD_WIRE_SIZE(td_wire_instance_create, 1088);
+TD_WIRE_AT(td_wire_instance_create, model, 16);
+TD_WIRE_AT(td_wire_instance_create, precision, 24);
+TD_WIRE_AT(td_wire_instance_create, deadlines, 28);
+TD_WIRE_AT(td_wire_instance_create, layers, 32);
+TD_WIRE_AT(td_wire_instance_create, reserved, 1080);
+
+typedef struct td_wire_instance_layer {
+    td_wire_header header;
+    uint64_t instance;
+    uint32_t number_count, index;
+    uint32_t numbers[TD_WIRE_NUMBERS];
+} td_wire_instance_layer;
+TD_WIRE_SIZE(td_wire_instance_layer, 160);
+TD_WIRE_AT(td_wire_instance_layer, instance, 16);
+TD_WIRE_AT(td_wire_instance_layer, number_count, 24);
+TD_WIRE_AT(td_wire_instance_layer, index, 28);
+TD_WIRE_AT(td_wire_instance_layer, numbers, 32);
+
+/* As tandem_layer, but for its name, which the graph has. */
+typedef struct td_wire_layer {
+    td_wire_header header;
+    uint32_t node, precision, samples, changes, pending, heads, worst_head;
+    float worst_similarity, cosine, relative_l1, similarity[4];
+} td_wire_layer;
+TD_WIRE_SIZE(td_wire_layer, 72);
+TD_WIRE_AT(td_wire_layer, node, 16);
+TD_WIRE_AT(td_wire_layer, precision, 20);
+TD_WIRE_AT(td_wire_layer, samples, 24);
+TD_WIRE_AT(td_wire_layer, changes, 28);
+TD_WIRE_AT(td_wire_layer, pending, 32);
+TD_WIRE_AT(td_wire_layer, heads, 36);
+TD_WIRE_AT(td_wire_layer, worst_head, 40);
+TD_WIRE_AT(td_wire_layer, worst_similarity, 44);
+TD_WIRE_AT(td_wire_layer, cosine, 48);
+TD_WIRE_AT(td_wire_layer, relative_l1, 52);
+TD_WIRE_AT(td_wire_layer, similarity, 56);
+
 typedef struct td_wire_model_prepare {
     td_wire_header header;
     uint64_t instance;
@@ -355,14 +427,16 @@ typedef struct td_wire_prepared {
     td_wire_header header;
     uint32_t record_count, chain;
     uint64_t scratch_bytes, uniform_bytes;
-    uint64_t reserved;
+    uint32_t layer_count; /* with LAYERS: that are sampled */
+    uint32_t reserved;
 } td_wire_prepared;
 TD_WIRE_SIZE(td_wire_prepared, 48);
 TD_WIRE_AT(td_wire_prepared, record_count, 16);
 TD_WIRE_AT(td_wire_prepared, chain, 20);
 TD_WIRE_AT(td_wire_prepared, scratch_bytes, 24);
 TD_WIRE_AT(td_wire_prepared, uniform_bytes, 32);
-TD_WIRE_AT(td_wire_prepared, reserved, 40);
+TD_WIRE_AT(td_wire_prepared, layer_count, 40);
+TD_WIRE_AT(td_wire_prepared, reserved, 44);
 
 typedef struct td_wire_info {
     td_wire_header header;
@@ -578,6 +652,9 @@ typedef union td_wire_message {
     td_wire_tensor tensor;
     td_wire_graph graph;
     td_wire_model_instance model_instance;
+    td_wire_instance_create instance_create;
+    td_wire_instance_layer instance_layer;
+    td_wire_layer layer;
     td_wire_model_prepare model_prepare;
     td_wire_prepared prepared;
     td_wire_info info;

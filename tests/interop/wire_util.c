@@ -10,7 +10,7 @@ const uint16_t wire_types[WIRE_TYPES] = {
     TD_WIRE_DONE,        TD_WIRE_ERROR,       TD_WIRE_INFO_REPLY,  TD_WIRE_TENSOR,       TD_WIRE_STATS_REPLY,
     TD_WIRE_RESET,       TD_WIRE_BYE,         TD_WIRE_MODEL_GRAPH, TD_WIRE_MODEL_INSTANCE, TD_WIRE_MODEL_PREPARE,
     TD_WIRE_INSTANCE_DESTROY, TD_WIRE_RUN,    TD_WIRE_UNIFORMS,    TD_WIRE_GRAPH,        TD_WIRE_PREPARED,
-    TD_WIRE_MODEL_CREATE};
+    TD_WIRE_MODEL_CREATE, TD_WIRE_INSTANCE_CREATE, TD_WIRE_INSTANCE_LAYER, TD_WIRE_LAYER};
 
 td_wire_road wire_road(uint32_t type)
 {
@@ -134,6 +134,26 @@ td_wire_message wire_sample(uint32_t type)
         m.model_instance.model = td_wire_id(TD_WIRE_KIND_MODEL, 2, 1);
         m.model_instance.precision = TANDEM_PRECISION_8B;
         m.model_instance.deadlines = 1;
+        break;
+    case TD_WIRE_INSTANCE_CREATE:
+        m.instance_create.model = td_wire_id(TD_WIRE_KIND_MODEL, 2, 1);
+        m.instance_create.deadlines = 1;
+        m.instance_create.layers = (td_wire_layers){.min_similarity = 0.99f, .max_us = 800, .sample_every = 4, .sample_rows = 32, .node_count = 6};
+        m.instance_create.layers.precisions[0] = TANDEM_PRECISION_F16 | TANDEM_PRECISION_4B << 4;
+        m.instance_create.layers.precisions[1] = TANDEM_PRECISION_8B << 2;
+        break;
+    case TD_WIRE_INSTANCE_LAYER:
+        m.instance_layer.instance = td_wire_id(TD_WIRE_KIND_INSTANCE, 1, WIRE_INSTANCES - 1);
+        m.instance_layer.number_count = 1;
+        m.instance_layer.numbers[0] = 128;
+        m.instance_layer.index = 3;
+        break;
+    case TD_WIRE_LAYER:
+        m.layer.node = 7;
+        m.layer.precision = TANDEM_PRECISION_8B;
+        m.layer.samples = 3;
+        m.layer.heads = 8;
+        m.layer.cosine = 0.999f;
         break;
     case TD_WIRE_MODEL_PREPARE:
         m.model_prepare.instance = td_wire_id(TD_WIRE_KIND_INSTANCE, 1, WIRE_INSTANCES - 1);
@@ -331,6 +351,15 @@ const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const vo
                    ? NULL
                    : "mem_create";
     }
+    case TD_WIRE_INSTANCE_CREATE: {
+        const td_wire_layers *m = &((const td_wire_instance_create *)bytes)->layers;
+
+        return m->node_count <= TD_WIRE_NODES && m->min_similarity >= 0 && m->min_similarity <= 1 && m->max_us >= 0 && m->sample_all <= 1
+                   ? NULL
+                   : "layers";
+    }
+    case TD_WIRE_LAYER:
+        return ((const td_wire_layer *)bytes)->node < TD_WIRE_NODES ? NULL : "layer";
     case TD_WIRE_RUN:
         return run_promise(rules, bytes);
     case TD_WIRE_UNIFORMS: {

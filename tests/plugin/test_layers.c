@@ -1,5 +1,5 @@
-/* Layers of a network in a session: planned by a precision plan, sampled, and stepped from one precision to another between runs,
- * while history goes on and scenes are cut.
+/* Layers of a network in a session, here and in tandemd: planned by a precision plan, sampled, and stepped from one precision to
+ * another between runs, while history goes on and scenes are cut.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,6 +21,7 @@
 #include "kernels/model/graph_file.h"
 #include "tandem/tandem.h"
 #include "tests/plugin/network_util.h"
+#include "tests/plugin/relay.h"
 
 enum { N = 128, WIDTH = 64, ELEMENTS = N * WIDTH, X_BYTES = 3 * ELEMENTS * 2, Y_BYTES = ELEMENTS * 2 };
 #define WAIT_NS 20000000000u
@@ -39,6 +40,9 @@ static const char format[] =
     BINARY("\"kind\": 1, \"b_channels\": 1, ", "kept", "{\"tensor\": \"keep\", \"strides\": [0, 0, 0]}", "faded") ","
     BINARY("\"scale\": 0.5, ", "o", "\"faded\"", "kept") "," BINARY("\"scale\": 0.5, ", "o", "\"faded\"", "y") ","
     BINARY("", "o", "\"o\"", "alone") "]}";
+
+static group_daemon daemon_here;
+static const char *socket_path; /* NULL: sessions compute by themselves */
 
 typedef struct rig {
     tandem_session *s;
@@ -61,7 +65,7 @@ static void must(rig *r, tandem_status status)
 
 static void open_rig(rig *r, uint32_t precision, const tandem_instance_desc *desc)
 {
-    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1, .timing = 1};
+    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1, .timing = 1, .socket = socket_path};
     const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .bytes = X_BYTES + 2 * Y_BYTES};
     static char text[4000];
     void *host;
@@ -232,7 +236,7 @@ static void test_refusals(void **state)
 
 static void test_no_timing(void **state)
 {
-    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1};
+    const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1, .socket = socket_path};
     tandem_instance_desc desc = plain();
     static char text[4000];
     rig r = {0};
@@ -404,6 +408,84 @@ static void test_ends(void **state)
     close_rig(&r);
 }
 
+/* --- In tandemd --- */
+
+static int begin_daemon_here(void **state)
+{
+    const char *file = network_file(network_text);
+    char config[300];
+
+    (void)state;
+    snprintf(config, sizeof config, "backend = cpu\nmodel_dir = %.*s\n", (int)(strrchr(file, '/') - file), file);
+    network_file_remove();
+    const int failed = group_daemon_begin(&daemon_here, "layers", config);
+    socket_path = daemon_here.socket_path;
+    return failed;
+}
+
+static int end_daemon_here(void **state)
+{
+    (void)state;
+    return group_daemon_end(&daemon_here);
+}
+
+/* Instances with targets go with the worker, as all do; those of the next are stepped again. */
+static void test_worker_ends(void **state)
+{
+    tandem_instance_desc desc = plain();
+    tandem_layer layer = {.struct_bytes = sizeof layer};
+    tandem_status status = TANDEM_OK;
+    rig r;
+
+    (void)state;
+    desc.plan = plan_text;
+    desc.min_similarity = 0.99999f;
+    desc.sample_every = 1;
+    open_rig(&r, TANDEM_PRECISION_4B, &desc);
+    fill(&r, 0, 0);
+    assert_int_equal(sample(&r, 0).precision, TANDEM_PRECISION_F16); /* from the plan's 8b */
+    assert_int_equal(kill(logged_worker(daemon_here.log_path), SIGKILL), 0);
+    for (const uint64_t until = td_now_ns() + WAIT_NS; status == TANDEM_OK && td_now_ns() < until;)
+        status = tandem_model_layer(r.s, r.instance, NULL, 0, 0, &layer);
+    assert_int_equal(status, TANDEM_ERROR_LOST);
+    must(&r, tandem_instance_destroy(r.s, r.instance));
+    for (const uint64_t until = td_now_ns() + WAIT_NS;;) {
+        status = tandem_model_instance(r.s, r.model, &desc, &r.instance);
+        if (status == TANDEM_OK)
+            status = tandem_model_prepare(r.s, r.instance, NULL, 0);
+        if (status == TANDEM_OK || td_now_ns() > until)
+            break;
+        usleep(10000);
+    }
+    must(&r, status);
+    assert_int_equal(sample(&r, 0).precision, TANDEM_PRECISION_F16);
+    close_rig(&r);
+}
+
+/* A tandemd from before there was INSTANCE_CREATE refuses what needs it, and computes the rest. */
+static void test_older_daemon(void **state)
+{
+    tandem_instance_desc desc = plain();
+    char path[108];
+    relay old;
+    rig r;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s.old", daemon_here.socket_path);
+    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_LAYERS);
+    socket_path = path;
+    open_rig(&r, TANDEM_PRECISION_F16, &desc);
+    fill(&r, 0, 0);
+    run_one(&r, r.instance, 0);
+    desc.plan = plan_text;
+    refuse(&r, &desc, TANDEM_ERROR_UNSUPPORTED, "desc.plan is not NULL: the tandemd that computes for this session is too old");
+    desc = plain(), desc.min_similarity = 0.5f;
+    refuse(&r, &desc, TANDEM_ERROR_UNSUPPORTED, "desc asks for samples of layers (min_similarity 0.5");
+    close_rig(&r);
+    relay_end(&old);
+    socket_path = daemon_here.socket_path;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +493,9 @@ int main(void)
         cmocka_unit_test(test_watched), cmocka_unit_test(test_steps_and_cuts), cmocka_unit_test(test_up),
         cmocka_unit_test(test_time), cmocka_unit_test(test_ends),
     };
+    const struct CMUnitTest there[] = {cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_older_daemon)};
+    int failed = cmocka_run_group_tests_name("here", tests, NULL, NULL);
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    failed += cmocka_run_group_tests_name("in tandemd", tests, begin_daemon_here, end_daemon_here);
+    return failed + cmocka_run_group_tests_name("of tandemd", there, begin_daemon_here, end_daemon_here);
 }

@@ -578,8 +578,8 @@ TANDEM_API tandem_status tandem_model_uniform(tandem_session *session, tandem_mo
 
 /* Makes an instance of a model's network: weights are the model's, state is its own, zeros at first. Where tandemd computes, state
  * is lost with its worker, or with the daemon: runs of the instance are LOST then, and another is made instead of it.
- * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED as above, and for a plan or targets where tandemd computes, or
- *          targets on the rung inline; PROTOCOL for a plan that is none, or of another graph, saying where; NOMEM; DEVICE; LOST
+ * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED as above, and for a plan or targets where a tandemd computes that is
+ *          too old, or targets on the rung inline; PROTOCOL for a plan that is none, or of another graph, saying where; NOMEM; DEVICE; LOST
  *          where tandemd is gone.
  * Owner: the session owns the instance until tandem_instance_destroy(), or tandem_model_destroy() of its model.
  * Threads: any.
@@ -617,10 +617,10 @@ TANDEM_API tandem_status tandem_model_prepared(tandem_session *session, tandem_i
 
 /* How good layer `index` of those that are sampled is, for these numbers. A run is counted soon after it has ended, by a thread of
  * the session's at the lowest priority.
- * Returns: OK; ARG for an index that is not below tandem_prepared.layer_count; UNSUPPORTED as above.
+ * Returns: OK; ARG for an index that is not below tandem_prepared.layer_count; UNSUPPORTED as above; LOST where its state is.
  * Owner: the caller's struct is filled.
  * Threads: any.
- * Blocks: never. */
+ * Blocks: never; where tandemd computes, for its answer. */
 TANDEM_API tandem_status tandem_model_layer(tandem_session *session, tandem_instance instance, const uint32_t *numbers,
                                             uint32_t number_count, uint32_t index, tandem_layer *layer);
 

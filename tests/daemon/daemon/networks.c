@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -189,6 +190,49 @@ static void refuse_instances(guest *g, const guest *other)
     assert_int_equal(client_object(&g->c, TD_WIRE_INSTANCE_DESTROY, m.run.instance), TANDEM_ERROR_ARG);
 }
 
+static td_wire_message ask_instance(guest *g, uint32_t node_count, uint32_t node, uint32_t precision)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_INSTANCE_CREATE, g->c.rules.next_serial), answer;
+    td_wire_layers *layers = &m.instance_create.layers;
+
+    m.instance_create.model = g->model;
+    layers->node_count = node_count;
+    layers->precisions[node / 4] = (uint8_t)(precision << node % 4 * 2);
+    assert_int_equal(client_ask(&g->c, &m, NULL, &answer, NULL), TANDEM_OK);
+    return answer;
+}
+
+/* Plans that are none of the graph's, samples without end, and layers that nobody has. */
+static void refuse_layers(guest *g)
+{
+    td_wire_message m, answer = ask_instance(g, 2, 0, 0);
+
+    assert_true(answer.header.type == TD_WIRE_ERROR && answer.error.status == TANDEM_ERROR_PROTOCOL);
+    assert_non_null(strstr(answer.error.text, "the plan is of 2 nodes, the graph has "));
+    const uint32_t nodes = (uint32_t)atoi(strrchr(answer.error.text, ' '));
+    answer = ask_instance(g, nodes, 0, TANDEM_PRECISION_8B);
+    assert_true(answer.header.type == TD_WIRE_ERROR && answer.error.status == TANDEM_ERROR_PROTOCOL);
+    assert_non_null(strstr(answer.error.text, "has precision 2 for node 0, which has none"));
+    assert_int_equal(ask_instance(g, nodes, 0, 0).header.type, TD_WIRE_DONE);
+
+    m = td_wire_new(TD_WIRE_INSTANCE_CREATE, 0);
+    m.instance_create.model = g->model;
+    m.instance_create.layers.min_similarity = 1;
+    m.instance_create.layers.sample_rows = m.instance_create.layers.sample_every = UINT32_MAX;
+    const uint64_t sampled = client_create(&g->c, &m, -1);
+    assert_true(sampled);
+    for (int i = 0; i < 3; i++) { /* not prepared, no layer, no instance */
+        m = td_wire_new(TD_WIRE_INSTANCE_LAYER, g->c.rules.next_serial);
+        m.instance_layer.instance = i == 0 ? sampled : g->instance + (i == 2);
+        m.instance_layer.index = i ? TD_WIRE_NODES - 1 : 0;
+        m.instance_layer.number_count = 1;
+        m.instance_layer.numbers[0] = ROWS;
+        assert_int_equal(client_ask(&g->c, &m, NULL, &answer, NULL), TANDEM_OK);
+        assert_int_equal(answer.header.type, TD_WIRE_ERROR);
+        assert_int_equal(answer.error.status, i ? TANDEM_ERROR_ARG : TANDEM_ERROR_UNSUPPORTED);
+    }
+}
+
 /* Of either class, whose instances are in sessions of their own in the worker. */
 static void test_hostile_runs(void **state)
 {
@@ -212,6 +256,7 @@ static void test_hostile_runs(void **state)
         refuse_numbers(&bad);
         check_runs(&good, ++sum);
         refuse_instances(&bad, &good);
+        refuse_layers(&bad);
         check_runs(&bad, 2); /* what was refused has left it as it was */
         assert_int_equal(client_object(&bad.c, TD_WIRE_MODEL_DESTROY, bad.model), TANDEM_OK);
         check_runs(&bad, 3); /* weights stay as long as it does */

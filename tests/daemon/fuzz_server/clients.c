@@ -323,6 +323,12 @@ void send_request(peer *p)
     case TD_WIRE_MODEL_INSTANCE:
         m.model_instance.model = pick(p, TD_WIRE_KIND_MODEL);
         break;
+    case TD_WIRE_INSTANCE_CREATE:
+        m.instance_create.model = pick(p, TD_WIRE_KIND_MODEL);
+        break;
+    case TD_WIRE_INSTANCE_LAYER:
+        m.instance_layer.instance = pick(p, TD_WIRE_KIND_INSTANCE);
+        break;
     case TD_WIRE_MODEL_PREPARE:
         m.model_prepare.instance = pick(p, TD_WIRE_KIND_INSTANCE);
         break;

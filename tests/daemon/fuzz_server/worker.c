@@ -174,6 +174,11 @@ bool answer_request(uint8_t how)
             t.status = TANDEM_ERROR_NOMEM;
         *it = (known){.imported = t.status == TANDEM_OK, .is_instance = true, .worker_session = t.worker_session};
         break;
+    case TD_WORKER_LAYER:
+        need(it->imported && it->is_instance, "a layer of what is no instance");
+        need(t.network.number_count <= TD_WIRE_NUMBERS && t.network.index < TD_WIRE_NODES, "a layer that there is not");
+        memset(&t.network.layer, how, sizeof t.network.layer);
+        break;
     case TD_WORKER_PREPARE:
         need(it->imported && it->is_instance, "what is no instance, to be prepared");
         need(t.network.number_count <= TD_WIRE_NUMBERS, "more numbers than there may be");

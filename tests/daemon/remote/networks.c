@@ -250,11 +250,11 @@ static void check_refused(net *n, const tandem_job *job, tandem_status expected,
         fail_msg("'%s' does not say '%s'", text, words);
 }
 
-static void check_refused_instance(net *n, const tandem_instance_desc *desc, const char *words)
+static void check_refused_instance(net *n, const tandem_instance_desc *desc, tandem_status status, const char *words)
 {
     tandem_instance instance = 1;
 
-    assert_int_equal(tandem_model_instance(n->x.s, n->model, desc, &instance), TANDEM_ERROR_UNSUPPORTED);
+    assert_int_equal(tandem_model_instance(n->x.s, n->model, desc, &instance), status);
     assert_int_equal(instance, 0);
     assert_true(says(&n->x, words));
 }
@@ -270,9 +270,10 @@ static void test_refused_runs(void **state)
     begin_with_models(network_text, "");
     open_net(&n, socket_path, 5);
     open_net(&other, socket_path, 5);
-    check_refused_instance(&n, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc), .plan = "{}"}, "desc.plan is not NULL");
-    check_refused_instance(&n, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc), .min_similarity = 0.5f},
-                           "tandemd computes, which neither plans nor samples layers one by one");
+    check_refused_instance(&n, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc), .plan = "{}"},
+                           TANDEM_ERROR_PROTOCOL, "desc.plan: ");
+    check_refused_instance(&n, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc), .min_similarity = 1.5f},
+                           TANDEM_ERROR_ARG, "desc.min_similarity is 1.5");
     assert_int_equal(tandem_model_prepare(n.x.s, n.instance, &none, 1), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_model_prepare(n.x.s, n.instance, &huge, 1), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_model_prepared(n.x.s, n.instance, &unprepared, 1, &prepared), TANDEM_ERROR_UNSUPPORTED);

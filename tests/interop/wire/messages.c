@@ -183,6 +183,23 @@ static const refusal refusals[] = {
     {TD_WIRE_MODEL_CREATE, 1056, 4, 2, "MODEL_CREATE.language.hidden", "is 2, must be 0 to 1"},
     {TD_WIRE_MODEL_CREATE, 1060, 4, 65, "MODEL_CREATE.language.tops", "is 65, must be 0 to 64"},
     {TD_WIRE_MODEL_CREATE, 1068, 4, 1, "MODEL_CREATE.reserved", "1 in byte 4"},
+    {TD_WIRE_INSTANCE_CREATE, 16, 8, 0, "INSTANCE_CREATE.model", "0x0"},
+    {TD_WIRE_INSTANCE_CREATE, 24, 4, 4, "INSTANCE_CREATE.precision", "4"},
+    {TD_WIRE_INSTANCE_CREATE, 32, 4, 0x7fc00000, "INSTANCE_CREATE.layers.min_similarity", "nan"},
+    {TD_WIRE_INSTANCE_CREATE, 32, 4, 0x40000000, "INSTANCE_CREATE.layers.min_similarity", "is 2, must be 0 to 1"},
+    {TD_WIRE_INSTANCE_CREATE, 36, 4, 0xbf800000, "INSTANCE_CREATE.layers.max_us", "is -1"},
+    {TD_WIRE_INSTANCE_CREATE, 36, 4, 0x7f800000, "INSTANCE_CREATE.layers.max_us", "is inf"},
+    {TD_WIRE_INSTANCE_CREATE, 48, 4, 2, "INSTANCE_CREATE.layers.sample_all", "2"},
+    {TD_WIRE_INSTANCE_CREATE, 52, 4, 4097, "INSTANCE_CREATE.layers.node_count", "4097"},
+    {TD_WIRE_INSTANCE_CREATE, 52, 4, 5, "INSTANCE_CREATE.layers.precisions", "has 2 for node 5, of 5"},
+    {TD_WIRE_INSTANCE_CREATE, 1080, 8, 1, "INSTANCE_CREATE.reserved", "1"},
+    {TD_WIRE_INSTANCE_LAYER, 16, 8, 0, "INSTANCE_LAYER.instance", "0x0"},
+    {TD_WIRE_INSTANCE_LAYER, 24, 4, 33, "INSTANCE_LAYER.number_count", "33"},
+    {TD_WIRE_INSTANCE_LAYER, 28, 4, 4096, "INSTANCE_LAYER.index", "4096"},
+    {TD_WIRE_LAYER, 16, 4, 4096, "LAYER.node", "4096"},
+    {TD_WIRE_LAYER, 20, 4, 0, "LAYER.precision", "0"},
+    {TD_WIRE_LAYER, 32, 4, 2, "LAYER.pending", "2"},
+    {TD_WIRE_PREPARED, 40, 4, 4097, "PREPARED.layer_count", "4097"},
     {TD_WIRE_MODEL_TENSOR, 16, 8, 0, "MODEL_TENSOR.model", "0x0"},
     {TD_WIRE_MODEL_TENSOR, 24, 1, '\n', "MODEL_TENSOR.name", "0x0a"},
     {TD_WIRE_STATS, 20, 4, 1, "STATS.reserved", "1"},
@@ -306,7 +323,7 @@ static const refusal refusals[] = {
     {TD_WIRE_GRAPH, 16, 8, 0, "GRAPH.bytes", "0"},
     {TD_WIRE_GRAPH, 24, 8, 1, "GRAPH.reserved", "1"},
     {TD_WIRE_PREPARED, 32, 8, TD_WIRE_UNIFORM_BYTES + 1, "PREPARED.uniform_bytes", "32545"},
-    {TD_WIRE_PREPARED, 40, 8, 1, "PREPARED.reserved", "1"},
+    {TD_WIRE_PREPARED, 44, 4, 1, "PREPARED.reserved", "1"},
     {TD_WIRE_STATS_REPLY, 16, 4, 17, "STATS_REPLY.total", "17"},
     {TD_WIRE_STATS_REPLY, 20, 4, UINT32_MAX, "STATS_REPLY.first", "4294967295"},
     {TD_WIRE_STATS_REPLY, 24, 4, 17, "STATS_REPLY.count", "17"},
@@ -353,9 +370,10 @@ static void test_agreements(void **state)
     rules.features = 0;
     for (int i = 0; i < WIRE_TYPES; i++) {
         const uint32_t type = wire_types[i];
-        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_MODEL_CREATE) ||
+        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_INSTANCE_LAYER) ||
                               type == TD_WIRE_RUN || type == TD_WIRE_UNIFORMS || type == TD_WIRE_TENSOR ||
-                              type == TD_WIRE_STATS_REPLY || type == TD_WIRE_GRAPH || type == TD_WIRE_PREPARED;
+                              type == TD_WIRE_STATS_REPLY || type == TD_WIRE_GRAPH || type == TD_WIRE_PREPARED ||
+                              type == TD_WIRE_LAYER;
 
         if (type == TD_WIRE_HELLO || type == TD_WIRE_WELCOME)
             continue;
