@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * A channel is a descriptor. A message arrives whole or not at all, in the order in which it was sent, and the descriptors that
- * come with it are the receiver's own. (Linux: a Unix socket of type SOCK_SEQPACKET, and SCM_RIGHTS. Elsewhere: a named pipe of
- * messages, and handles that are duplicated into the peer.)
+ * come with it are the receiver's own. (Linux: a Unix socket of type SOCK_SEQPACKET, and SCM_RIGHTS. Windows: a named pipe of
+ * messages of at most 64 KiB, and handles that the receiver duplicates, which are lost if the sender ends before it does.)
  *
  * Nothing here blocks but td_channel_wait(). What a channel does for its descriptor goes for any of these functions: it is the
  * caller's until td_fd_close(), and one thread's at a time, but for td_channel_is_open() and td_channel_shut().
@@ -28,7 +28,7 @@ typedef struct td_listener {
     int lock;  /* on path.lock: one listener a path; -1 for one that was inherited */
     int spare; /* given up for a moment where no other descriptor is left, to turn somebody away */
     char path[TD_CHANNEL_PATH_BYTES];
-    uint64_t device, inode; /* what lies there, as long as it is ours */
+    uint64_t device, inode; /* what lies there, as long as it is ours (Windows: 0, and the pipes that wait to be connected to) */
 } td_listener;
 
 /* Listens at a path, for the same user alone; takes over what a dead process left there.

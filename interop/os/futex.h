@@ -4,8 +4,8 @@
  *
  * Who sleeps says which value it has seen: if the word has another by then it does not, so no wake-up is missed. All may
  * come back early, with the word unchanged: look again. The plain functions are for words that only this process has, the
- * shared ones for memory that others have mapped as well. (A system without the latter has an event per word, which both
- * sides open.)
+ * shared ones for memory that others have mapped as well. (Windows has no such thing: there a word of shared memory has an event,
+ * which all sides open by a name.)
  */
 #ifndef TANDEM_OS_FUTEX_H
 #define TANDEM_OS_FUTEX_H

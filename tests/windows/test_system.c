@@ -264,16 +264,20 @@ static void test_process(void **state)
     td_library_close(&library);
 }
 
-/* A session in another process is refused by name. */
+/* A daemon is looked for where pipes are. */
 static void test_socket(void **state)
 {
-    const tandem_session_desc desc =
-        TANDEM_INIT(tandem_session_desc, .socket = "\\\\.\\pipe\\tandemd", .error_text = why, .error_text_bytes = sizeof why);
+    tandem_session_desc desc =
+        TANDEM_INIT(tandem_session_desc, .socket = "\\\\.\\pipe\\nobody", .error_text = why, .error_text_bytes = sizeof why);
     tandem_session *session;
 
     (void)state;
-    assert_int_equal(tandem_session_create(&desc, &session), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "there is no tandemd on Windows yet"));
+    assert_int_equal(tandem_session_create(&desc, &session), TANDEM_ERROR_LOST);
+    assert_non_null(strstr(why, "\\\\.\\pipe\\nobody: "));
+    assert_null(session);
+    desc.socket = "/run/tandem-0";
+    assert_int_equal(tandem_session_create(&desc, &session), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, "socket path '/run/tandem-0' must be of a pipe"));
     assert_null(session);
 }
 

@@ -2,7 +2,7 @@
 # there. Not built: what needs descriptors of Linux (memfd, eventfd, poll), fork(), dlopen() of what the linker replaces, tandemd,
 # and the CUDA emulator's modules.
 # SPDX-License-Identifier: Apache-2.0
-set(sources cases.c windows/posix.c interop/vk_util.c interop/fake_image.c plugin/network_util.c plugin/token_util.c)
+set(sources cases.c windows/posix.c interop/vk_util.c interop/wire_util.c interop/fake_image.c plugin/network_util.c plugin/token_util.c)
 foreach(name IN ITEMS attention_compare attention_util each gguf_util gpu_model kernels_util linear_util llama_file llama_util
         minilm_util ring_orders)
     list(APPEND sources kernels/${name}.c)
@@ -31,7 +31,7 @@ endfunction()
 add_test(NAME wine COMMAND ${wine})
 set_tests_properties(wine PROPERTIES FIXTURES_SETUP wine TIMEOUT 120)
 
-set(programs windows/test_system kernels/test_any_views kernels/test_attention_cpu kernels/test_blocks kernels/test_graph
+set(programs windows/test_system windows/test_wire kernels/test_any_views kernels/test_attention_cpu kernels/test_blocks kernels/test_graph
     kernels/test_llama kernels/test_models kernels/test_plan kernels/test_program kernels/test_ring kernels/test_tuning
     plugin/test_grammar plugin/test_job_life plugin/test_ladder plugin/test_network plugin/test_sampling plugin/test_tokenizer)
 foreach(program IN LISTS programs)
@@ -43,6 +43,11 @@ foreach(program IN LISTS programs)
     add_dependencies(${name} tandem_shaders)
     td_windows_test(${name} ${wine} $<TARGET_FILE:${name}>)
 endforeach()
+
+# What is the same on every wire.
+target_sources(test_wire PRIVATE interop/wire/messages.c interop/wire/greeting.c interop/wire/conversation.c)
+target_include_directories(test_wire PRIVATE windows/posix)
+set_source_files_properties(interop/wire/messages.c PROPERTIES COMPILE_OPTIONS "-Wno-format;-Wno-format-extra-args") # %zu
 
 # The examples, as who gets the archive runs them; and the tool, whose results are to be those of Linux.
 foreach(name IN ITEMS hello hello_cpp dlopen vulkan_buffer vulkan_image)

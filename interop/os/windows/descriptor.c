@@ -17,6 +17,7 @@ int td_fd_dup(int fd)
 
 void td_fd_close(int *fd)
 {
+    td_channel_end(*fd);
     if (td_handle_of(*fd))
         CloseHandle(td_handle_of(*fd));
     *fd = -1;
@@ -49,7 +50,7 @@ bool td_fd_look(int fd, td_fd_kind *kind, uint64_t *bytes)
         *kind = TD_FD_OTHER;
         return true;
     default:
-        *bytes = td_section_bytes(handle);
+        *bytes = td_section_bytes(handle, FILE_MAP_READ);
         *kind = *bytes ? TD_FD_FILE : TD_FD_OTHER;
         return true;
     }

@@ -48,16 +48,34 @@ char *td_narrow(const wchar_t *text)
     return narrow;
 }
 
-uint64_t td_section_bytes(HANDLE section)
+uint64_t td_section_bytes(HANDLE section, DWORD access)
 {
-    void *view = MapViewOfFile(section, FILE_MAP_READ, 0, 0, 0);
+    void *view = MapViewOfFile(section, access, 0, 0, 0);
     MEMORY_BASIC_INFORMATION region;
     uint64_t bytes = 0;
 
     if (!view)
         return 0;
-    if (VirtualQuery(view, &region, sizeof region))
+    if (VirtualQuery(view, &region, sizeof region) && region.State == MEM_COMMIT)
         bytes = region.RegionSize;
     UnmapViewOfFile(view);
     return bytes;
+}
+
+bool td_windows_user_of(HANDLE process, td_windows_user *user)
+{
+    HANDLE token;
+    DWORD bytes;
+    bool known;
+
+    if (!OpenProcessToken(process, TOKEN_QUERY, &token))
+        return false;
+    known = GetTokenInformation(token, TokenUser, &user->is, sizeof user->is, &bytes);
+    CloseHandle(token);
+    return known;
+}
+
+uint32_t td_windows_user_number(td_windows_user *user)
+{
+    return *GetSidSubAuthority(user->is.user.User.Sid, *GetSidSubAuthorityCount(user->is.user.User.Sid) - 1u);
 }

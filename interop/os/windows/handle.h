@@ -9,6 +9,7 @@
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +36,31 @@ td_windows_text td_windows_error(DWORD error);
 wchar_t *td_wide(const char *text);
 char *td_narrow(const wchar_t *text);
 
-/* How long a section is; 0 if the handle is none that can be read. */
-uint64_t td_section_bytes(HANDLE section);
+/* How long a section is whose memory is all there; 0 if the handle is none that can be mapped so. */
+uint64_t td_section_bytes(HANDLE section, DWORD access);
+
+/* The user with whose rights a process runs; false if the system does not say. */
+typedef struct td_windows_user {
+    union {
+        TOKEN_USER user;
+        char room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } is;
+} td_windows_user;
+bool td_windows_user_of(HANDLE process, td_windows_user *user);
+/* The last part of its identifier, which is no other's of this machine. */
+uint32_t td_windows_user_number(td_windows_user *user);
+
+/* A channel's descriptor is an event that is set while there is something to take. This ends the channel that has it, if one has. */
+void td_channel_end(int fd);
+
+/* The event of a word in memory that is shared, which all who have mapped it know by name; NULL if there is none to be had. *local:
+ * the word is in no such memory. It is there until the memory is unmapped. */
+typedef struct td_waker {
+    struct td_waker *next;
+    uint64_t offset;
+    HANDLE event;
+    atomic_bool led; /* one thread of this process waits for the event, and wakes the others */
+} td_waker;
+td_waker *td_waker_of(const void *word, bool *local);
 
 #endif

@@ -3,9 +3,105 @@
 
 #include <inttypes.h>
 #include <malloc.h>
+#include <stdlib.h>
+#include <wchar.h>
 
 #include "interop/os/descriptor.h"
 #include "interop/os/windows/handle.h"
+
+#include <winternl.h>
+
+BOOLEAN NTAPI SystemFunction036(void *to, ULONG bytes); /* in advapi32, and in no header of MinGW's for C */
+
+#define PREFIX L"tandem-"
+
+/* Where shared memory is mapped, and what its section is called; empty if by none of ours. */
+typedef struct mapping {
+    struct mapping *next;
+    const char *begin;
+    uint64_t bytes;
+    wchar_t name[48];
+    td_waker *wakers;
+} mapping;
+
+static SRWLOCK mappings_lock = SRWLOCK_INIT;
+static mapping *mappings;
+
+/* The last part of the name, if it is as ours are: a peer may send anything. */
+static void name_of(HANDLE section, wchar_t *name, size_t units)
+{
+    union {
+        UNICODE_STRING is;
+        char room[512];
+    } text;
+    const wchar_t *last;
+    ULONG bytes;
+
+    name[0] = 0;
+    if (NtQueryObject(section, 1 /* its name */, &text, sizeof text, &bytes) || text.is.Length < sizeof *last)
+        return;
+    last = text.is.Buffer + text.is.Length / sizeof *last;
+    for (bytes = 0; last > text.is.Buffer && last[-1] != L'\\'; bytes++)
+        last--;
+    if (bytes >= units || bytes < wcslen(PREFIX) || wmemcmp(last, PREFIX, wcslen(PREFIX)))
+        return;
+    wmemcpy(name, last, bytes);
+    name[bytes] = 0;
+}
+
+static mapping *mapping_of(const char *at)
+{
+    mapping *m = mappings;
+
+    while (m && (at < m->begin || at >= m->begin + m->bytes))
+        m = m->next;
+    return m;
+}
+
+static td_waker *waker_at(const mapping *m, uint64_t offset)
+{
+    td_waker *waker = m->wakers;
+
+    while (waker && waker->offset != offset)
+        waker = waker->next;
+    return waker;
+}
+
+static td_waker *make_waker(mapping *m, uint64_t offset)
+{
+    td_waker *waker = calloc(1, sizeof *waker);
+    wchar_t name[80];
+
+    if (!waker)
+        return NULL;
+    swprintf(name, sizeof name / sizeof *name, L"Local\\%ls.%llx", m->name, (unsigned long long)offset);
+    waker->event = CreateEventW(NULL, TRUE, FALSE, name); /* or opens what another has made */
+    waker->offset = offset;
+    waker->next = m->wakers;
+    m->wakers = waker;
+    return waker;
+}
+
+td_waker *td_waker_of(const void *word, bool *local)
+{
+    td_waker *waker = NULL;
+    mapping *m;
+
+    AcquireSRWLockShared(&mappings_lock);
+    m = mapping_of(word);
+    *local = !m;
+    if (m && m->name[0])
+        waker = waker_at(m, (uint64_t)((const char *)word - m->begin));
+    ReleaseSRWLockShared(&mappings_lock);
+    if (waker || *local || !m->name[0]) /* nobody unmaps what is waited in */
+        return waker && waker->event ? waker : NULL;
+    AcquireSRWLockExclusive(&mappings_lock);
+    waker = waker_at(m, (uint64_t)((const char *)word - m->begin));
+    if (!waker)
+        waker = make_waker(m, (uint64_t)((const char *)word - m->begin));
+    ReleaseSRWLockExclusive(&mappings_lock);
+    return waker && waker->event ? waker : NULL;
+}
 
 uint64_t td_page_bytes(void)
 {
@@ -66,9 +162,24 @@ void td_prefer_large_pages(void *begin, uint64_t bytes)
     (void)bytes;
 }
 
+/* A name that nothing else has, from which those who map the section make the names of its events. */
 static HANDLE make_section(uint64_t bytes)
 {
-    return CreateFileMappingW(INVALID_HANDLE_VALUE, NULL, PAGE_READWRITE | SEC_COMMIT, (DWORD)(bytes >> 32), (DWORD)bytes, NULL);
+    wchar_t name[64];
+    uint64_t random[2];
+    HANDLE section;
+
+    do {
+        if (!SystemFunction036(random, sizeof random)) /* RtlGenRandom() */
+            return NULL;
+        swprintf(name, sizeof name / sizeof *name, L"Local\\" PREFIX L"%016llx%016llx", (unsigned long long)random[0],
+                 (unsigned long long)random[1]);
+        section = CreateFileMappingW(INVALID_HANDLE_VALUE, NULL, PAGE_READWRITE | SEC_COMMIT, (DWORD)(bytes >> 32), (DWORD)bytes,
+                                     name);
+        if (!section || GetLastError() != ERROR_ALREADY_EXISTS)
+            return section;
+        CloseHandle(section);
+    } while (true);
 }
 
 /* A section has all of its bytes from the start, and they stay so many: that is `fixed`, and more than who does not ask for it
@@ -117,7 +228,7 @@ tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t
 
 tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
 {
-    const uint64_t has = td_handle_of(fd) ? td_section_bytes(td_handle_of(fd)) : 0;
+    const uint64_t has = td_handle_of(fd) ? td_section_bytes(td_handle_of(fd), FILE_MAP_WRITE) : 0;
 
     (void)fixed;
     return has == bytes && bytes ? TANDEM_OK
@@ -127,15 +238,25 @@ tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size
 
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes)
 {
+    mapping *m = malloc(sizeof *m);
     DWORD error;
 
-    *memory = MapViewOfFile(td_handle_of(fd), FILE_MAP_ALL_ACCESS, 0, 0, (SIZE_T)bytes);
-    error = GetLastError();
-    return *memory ? TANDEM_OK
-                   : td_fail(why, why_bytes,
-                             error == ERROR_NOT_ENOUGH_MEMORY || error == ERROR_COMMITMENT_LIMIT ? TANDEM_ERROR_NOMEM
-                                                                                                 : TANDEM_ERROR_IO,
-                             "MapViewOfFile of %" PRIu64 " bytes: %s", bytes, td_windows_error(error).text);
+    *memory = m ? MapViewOfFile(td_handle_of(fd), FILE_MAP_ALL_ACCESS, 0, 0, (SIZE_T)bytes) : NULL;
+    error = m ? GetLastError() : ERROR_NOT_ENOUGH_MEMORY;
+    if (!*memory) {
+        free(m);
+        return td_fail(why, why_bytes,
+                       error == ERROR_NOT_ENOUGH_MEMORY || error == ERROR_COMMITMENT_LIMIT ? TANDEM_ERROR_NOMEM
+                                                                                           : TANDEM_ERROR_IO,
+                       "MapViewOfFile of %" PRIu64 " bytes: %s", bytes, td_windows_error(error).text);
+    }
+    *m = (mapping){.begin = *memory, .bytes = bytes};
+    name_of(td_handle_of(fd), m->name, sizeof m->name / sizeof *m->name);
+    AcquireSRWLockExclusive(&mappings_lock);
+    m->next = mappings;
+    mappings = m;
+    ReleaseSRWLockExclusive(&mappings_lock);
+    return TANDEM_OK;
 }
 
 tandem_status td_opaque_check(int fd, char *why, size_t why_bytes)
@@ -150,8 +271,27 @@ tandem_status td_opaque_check(int fd, char *why, size_t why_bytes)
     return TANDEM_OK;
 }
 
+/* Of files, too, which are in no list. */
 void td_unmap(void *memory, uint64_t bytes)
 {
+    mapping **at = &mappings, *m;
+
     (void)bytes;
+    AcquireSRWLockExclusive(&mappings_lock);
+    while (*at && (*at)->begin != memory)
+        at = &(*at)->next;
+    m = *at;
+    if (m)
+        *at = m->next;
+    ReleaseSRWLockExclusive(&mappings_lock);
     UnmapViewOfFile(memory);
+    while (m && m->wakers) {
+        td_waker *waker = m->wakers;
+
+        m->wakers = waker->next;
+        if (waker->event)
+            CloseHandle(waker->event);
+        free(waker);
+    }
+    free(m);
 }

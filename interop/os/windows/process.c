@@ -31,23 +31,12 @@ const char *td_process_name(void)
     return process_name;
 }
 
-/* The last part of the user's identifier, which is no other's of this machine; there is no root. */
+/* There is no root. */
 uint32_t td_process_user(void)
 {
-    union {
-        TOKEN_USER user;
-        char room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
-    } is;
-    uint32_t number = UINT32_MAX;
-    HANDLE token;
-    DWORD bytes;
+    td_windows_user user;
 
-    if (!OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &token))
-        return number;
-    if (GetTokenInformation(token, TokenUser, &is, sizeof is, &bytes))
-        number = *GetSidSubAuthority(is.user.User.Sid, *GetSidSubAuthorityCount(is.user.User.Sid) - 1u);
-    CloseHandle(token);
-    return number;
+    return td_windows_user_of(GetCurrentProcess(), &user) ? td_windows_user_number(&user) : UINT32_MAX;
 }
 
 const char *td_process_environment(const char *name)

@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/interop/wire/rig.h"
 
@@ -39,22 +38,22 @@ static void test_conversation(void **state)
     m.welcome.sizes = td_wire_sizes_with(&got.hello);
     assert_int_equal(td_ring_make(&jobs, &m.welcome.sizes, &fd, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_conn_send(&daemon, &m, &fd, why, why_bytes), TANDEM_OK);
-    close(fd);
+    td_fd_close(&fd);
     td_wire_rules_welcome(&theirs, &m.welcome);
     assert_int_equal(td_conn_recv(&client, &mine, TD_WIRE_TO_CLIENT, &got, fds, why, why_bytes), TANDEM_OK);
     td_wire_rules_welcome(&mine, &got.welcome);
     assert_int_equal(td_ring_open(&ours, &got.welcome.sizes, fds[0], why, why_bytes), TANDEM_OK);
-    close(fds[0]);
+    td_fd_close(&fds[0]);
 
     m = wire_sample(TD_WIRE_TIMELINE_CREATE);
     m.header.serial = mine.next_serial;
     assert_int_equal(td_shared_timeline_make(&timeline, m.timeline_create.initial_value, &fd, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_conn_send(&client, &m, &fd, why, why_bytes), TANDEM_OK);
-    close(fd);
+    td_fd_close(&fd);
     td_wire_took(&mine, TD_WIRE_TO_DAEMON, &m);
     assert_int_equal(td_conn_recv(&daemon, &theirs, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_shared_timeline_open(&signal, fds[0], why, why_bytes), TANDEM_OK);
-    close(fds[0]);
+    td_fd_close(&fds[0]);
     assert_int_equal(signal.highest, got.timeline_create.initial_value);
     m = td_wire_new(TD_WIRE_DONE, got.header.serial);
     m.object.id = td_wire_id(TD_WIRE_KIND_TIMELINE, 1, 1);
