@@ -24,7 +24,7 @@ PUBLIC = {"types", "public"}
 UNITS = """limits log pass config confine manager costs schedule worker_queue worker_message follower loader
     worker launcher
     state quotas descriptors replies worker_requests networks queue_jobs queue_dispatch clients accept
-    answers blame worker_process queue metrics http broker main""".split()
+    answers blame worker_process queue metrics http start broker main""".split()
 DAEMON = {f"daemon/{unit}" for unit in UNITS}
 BELOW_DAEMON = SHARING | MATH | PUBLIC | {"model", "exec", "run", "client"}
 # What tests of any floor may look at: all but the programs. (Those of the plugin see what writes stamps for the tool, too.)
@@ -51,8 +51,8 @@ ROOMS = [
                    "stage_pages", "stage_copy", "stage_save")),  # tandem/npc.h
     ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"} | {"api"}),
     ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"struct", "model", "exec", "run"}),
-    *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
-      for at, unit in enumerate(UNITS)),
+    *((f"engine_plugin/daemon/{unit}{end}", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
+      for at, unit in enumerate(UNITS) for end in (".", "_windows.")),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client", "characters"}),
     ("shaders/", "shaders", set()),
     ("engine_plugin/examples/", "examples", PUBLIC | {"api"}),

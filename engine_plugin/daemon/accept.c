@@ -20,7 +20,7 @@
 #define GRACE_NS 20000000u /* to say hello in, whoever else comes */
 enum { ACCEPTED_AT_ONCE = 64, FEW = 4 };
 
-static bool may_connect(const td_broker *b, uid_t uid)
+static bool may_connect(const td_broker *b, uint32_t uid)
 {
     bool may = uid == b->uid;
 

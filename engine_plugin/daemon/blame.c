@@ -14,9 +14,7 @@
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
-#include <sys/wait.h>
 
 #include "engine_plugin/daemon/answers.h"
 #include "engine_plugin/daemon/blame.h"
@@ -24,7 +22,7 @@
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 
-enum { MOST_DEATHS = 2 };
+enum { MOST_DEATHS = 2, KILLED = 9 };
 
 static td_worker_request *find_sent(const td_broker *b, uint32_t serial)
 {
@@ -54,8 +52,7 @@ static bool takes_memory(const td_worker_request *e)
 
 static bool is_out_of_memory(const td_broker *b)
 {
-    return !b->killed_ns && b->ended_pid == b->worker_pid && WIFSIGNALED(b->ended_status) &&
-           WTERMSIG(b->ended_status) == SIGKILL;
+    return !b->killed_ns && b->ended_pid == b->worker_pid && b->ended_status == KILLED;
 }
 
 static bool is_blamed(td_worker_request *e)

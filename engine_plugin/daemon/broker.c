@@ -3,14 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #define _GNU_SOURCE
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "engine_plugin/daemon/accept.h"
 #include "engine_plugin/daemon/answers.h"
@@ -32,6 +26,10 @@
 #include "engine_plugin/daemon/worker_requests.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
+#include "interop/os/poll.h"
+#include "interop/os/process.h"
+#include "interop/os/thread.h"
 
 #define HELLO_NS TD_SECOND
 #define DRAIN_NS 1500000000u      /* what running jobs get when the daemon is told to stop */
@@ -72,13 +70,14 @@ static bool read_launcher(td_broker *b)
         m.text[sizeof m.text - 1] = 0;
         if (status == TANDEM_OK && m.kind == TD_LAUNCHER_SPAWNED) {
             b->worker_pid = m.pid;
+            td_channel_given(b->worker, m.pid);
             if (m.status != TANDEM_OK)
                 td_say(TD_LOG_ERROR, "no worker: %s", m.text); /* its socket closes */
         } else if (status == TANDEM_OK && m.kind == TD_LAUNCHER_ENDED) {
             b->ended_pid = m.pid;
             b->ended_status = m.status;
-            if (WIFSIGNALED(m.status))
-                td_say(TD_LOG_WARN, "process %d was ended by signal %d", m.pid, WTERMSIG(m.status));
+            if (m.status)
+                td_say(TD_LOG_WARN, "process %d was ended by signal %d", m.pid, m.status);
         } else if (status == TANDEM_OK && m.kind == TD_LAUNCHER_OPENED) {
             td_client_opened(b, &m, &fds[0]);
         } else if (status == TANDEM_OK && m.kind == TD_LAUNCHER_CONFIG) {
@@ -129,11 +128,11 @@ static bool has_stopped(td_broker *b)
 
 static void read_signals(td_broker *b)
 {
-    struct signalfd_siginfo info;
     static td_launcher_message ask;
+    td_asked asked;
 
-    while (read(b->signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo != SIGHUP) {
+    while ((asked = td_asked_next(b->signals)) != TD_ASKED_NOTHING) {
+        if (asked == TD_ASKED_END) {
             begin_stop(b);
             continue;
         }
@@ -145,26 +144,26 @@ static void read_signals(td_broker *b)
 
 /* The loop. */
 
-static void look_at_clients(td_broker *b, const struct pollfd *p)
+static void look_at_clients(td_broker *b, const td_polled *p)
 {
     const uint64_t now = td_now_ns();
     char why[TD_TEXT_BYTES];
 
     for (td_client *c = b->clients, *next; c; c = next) {
-        const struct pollfd *at = p + c->polled;
+        const td_polled *at = p + c->polled;
 
         next = c->next;
         if (c->state == TD_CLIENT_GONE || c->polled < 0)
             continue;
-        if (at[0].revents & POLLOUT) {
+        if (at[0].found & TD_POLL_WRITES) {
             const tandem_status status = td_conn_flush(&c->conn, why, sizeof why);
 
             if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
                 td_client_end(b, c, TANDEM_ERROR_LOST, 0, why);
         }
-        if ((at[0].revents & ~POLLOUT) || c->held)
+        if ((at[0].found & ~TD_POLL_WRITES) || c->held)
             td_client_read(b, c);
-        if (c->state != TD_CLIENT_GONE && at[1].revents)
+        if (c->state != TD_CLIENT_GONE && at[1].found)
             td_client_end(b, c, TANDEM_ERROR_LOST, 0, "its process has ended");
         if (c->state == TD_CLIENT_NEW && !c->hello && now - c->since_ns > HELLO_NS)
             td_client_end(b, c, TANDEM_ERROR_PROTOCOL, 0, "no HELLO within 1 s");
@@ -224,43 +223,41 @@ static void free_strangers(td_broker *b)
 
 int td_broker_turn(td_broker *b, int ms)
 {
-    static struct pollfd p[MOST_POLLED];
+    static td_polled p[MOST_POLLED];
     int count = 5;
 
-    p[0] = (struct pollfd){b->launcher, POLLIN, 0};
-    p[1] = (struct pollfd){b->signals, POLLIN, 0};
-    p[2] = (struct pollfd){b->worker, POLLIN, 0};
-    p[3] = (struct pollfd){td_now_ns() < b->accept_ns ? -1 : b->listener.fd, POLLIN, 0};
-    p[4] = (struct pollfd){b->metrics, POLLIN, 0};
+    p[0] = (td_polled){b->launcher, TD_POLL_READS, 0};
+    p[1] = (td_polled){b->signals, TD_POLL_READS, 0};
+    p[2] = (td_polled){b->worker, TD_POLL_READS, 0};
+    p[3] = (td_polled){td_now_ns() < b->accept_ns ? -1 : b->listener.fd, TD_POLL_READS, 0};
+    p[4] = (td_polled){b->metrics, TD_POLL_READS, 0};
     count += td_web_listen_to(b, p + count);
     for (td_client *c = b->clients; c; c = c->next) {
         c->polled = -1;
         if (c->state == TD_CLIENT_GONE || count + 2 > MOST_POLLED)
             continue;
         c->polled = count;
-        p[count++] = (struct pollfd){
-            c->conn.fd, (short)((c->held ? 0 : POLLIN) | (c->conn.queued_bytes ? POLLOUT : 0)), 0};
-        p[count++] = (struct pollfd){c->process, POLLIN, 0};
+        p[count++] = (td_polled){
+            c->conn.fd, (short)((c->held ? 0 : TD_POLL_READS) | (c->conn.queued_bytes ? TD_POLL_WRITES : 0)), 0};
+        p[count++] = (td_polled){c->process, TD_POLL_READS, 0};
     }
     pthread_mutex_unlock(&b->lock);
-    if (poll(p, (nfds_t)count, ms) < 0)
-        for (int i = 0; i < count; i++)
-            p[i].revents = 0;
+    td_poll(p, (uint32_t)count, ms);
     pthread_mutex_lock(&b->lock);
-    if (p[0].revents && !read_launcher(b)) {
+    if (p[0].found && !read_launcher(b)) {
         td_say(TD_LOG_ERROR, "the launcher is gone");
         return 1;
     }
-    if (p[1].revents)
+    if (p[1].found)
         read_signals(b);
-    if (p[2].revents && b->worker >= 0 && !td_worker_read(b))
+    if (p[2].found && b->worker >= 0 && !td_worker_read(b))
         return 1;
     look_at_clients(b, p);
-    if (p[3].revents && b->listener.fd >= 0)
+    if (p[3].found && b->listener.fd >= 0)
         td_clients_accept(b);
     free_strangers(b);
     td_web_turn(b, p + 5);
-    if (p[4].revents)
+    if (p[4].found)
         td_web_accept(b);
     if (!td_worker_bury(b))
         return 1;
@@ -289,9 +286,9 @@ void td_broker_end(td_broker *b)
     while (b->worker_requests)
         td_worker_request_remove(b, b->worker_requests);
     if (b->worker_queue)
-        munmap(b->worker_queue, TD_WORKER_QUEUE_BYTES);
+        td_unmap(b->worker_queue, TD_WORKER_QUEUE_BYTES);
     if (b->old_worker_queue)
-        munmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);
+        td_unmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);
     free(b->numbers);
     td_web_end(b);
     td_fd_close(&b->worker);
@@ -305,7 +302,7 @@ bool td_broker_begin(td_broker *b)
     if (!td_fds_begin(b))
         return false;
     b->numbers = calloc(TD_MAX_NUMBERS, 1);
-    b->uid = geteuid();
+    b->uid = td_process_user();
     td_wire_identify(&b->identity);
     if (!b->numbers || pthread_mutex_init(&b->lock, NULL) || pthread_barrier_init(&b->begun, NULL, 2)) {
         td_say(TD_LOG_ERROR, "no host memory");
@@ -325,7 +322,7 @@ int td_broker_run(td_broker *b)
     if (!td_broker_begin(b))
         return 1;
     td_confine_files(b->listener.path);
-    b->has_thread = td_log_begin() && !pthread_create(&b->thread, NULL, td_queue_main, b);
+    b->has_thread = td_log_begin() && td_thread_start(&b->thread, td_queue_main, b);
     if (!b->has_thread) {
         td_say(TD_LOG_ERROR, "no thread could be started");
     } else {

@@ -4,11 +4,9 @@
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine_plugin/client/ladder.h"
 #include "engine_plugin/daemon/clients.h"
@@ -25,6 +23,7 @@
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
 #include "interop/os/memory.h"
+#include "interop/os/poll.h"
 
 #define CLOSE_NS 2000000000u /* what running jobs get when what they use is destroyed */
 enum { MESSAGES_AT_ONCE = 64 };
@@ -343,27 +342,23 @@ static void on_model(td_broker *b, td_client *c, uint32_t serial, const char pat
     b->openings = opening;
 }
 
-static td_cached_model *find_cached(td_broker *b, const struct stat *st, const td_wire_language *language)
+static td_cached_model *find_cached(td_broker *b, const td_fd_identity *is, const td_wire_language *language)
 {
-    const uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
-
     for (td_cached_model *cached = b->model_cache; cached; cached = cached->next)
-        if (cached->status == TANDEM_OK && cached->device == st->st_dev && cached->inode == st->st_ino &&
-            cached->mtime_ns == mtime && cached->file_bytes == (uint64_t)st->st_size &&
+        if (cached->status == TANDEM_OK && cached->device == is->device && cached->inode == is->number &&
+            cached->mtime_ns == is->changed_ns && cached->file_bytes == is->bytes &&
             !memcmp(&cached->language, language, sizeof *language))
             return cached;
     return NULL;
 }
 
 /* What it counts as: in float32 a matrix takes twice as much as in the file, or less. */
-static uint64_t bytes_of(const struct stat *st, const td_wire_language *language)
+static uint64_t bytes_of(const td_fd_identity *is, const td_wire_language *language)
 {
-    const uint64_t bytes = (uint64_t)st->st_size;
-
-    return language->cache == TANDEM_CACHE_F32 ? 2 * bytes : bytes;
+    return language->cache == TANDEM_CACHE_F32 ? 2 * is->bytes : is->bytes;
 }
 
-static td_cached_model *cache_model(td_broker *b, const td_client *c, const struct stat *st,
+static td_cached_model *cache_model(td_broker *b, const td_client *c, const td_fd_identity *is,
                                     const td_wire_language *language, int *fd)
 {
     td_cached_model *made = calloc(1, sizeof *made);
@@ -378,11 +373,11 @@ static td_cached_model *cache_model(td_broker *b, const td_client *c, const stru
         free(made);
         return NULL;
     }
-    made->device = st->st_dev;
-    made->inode = st->st_ino;
-    made->mtime_ns = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
-    made->file_bytes = (uint64_t)st->st_size;
-    made->bytes = bytes_of(st, language);
+    made->device = is->device;
+    made->inode = is->number;
+    made->mtime_ns = is->changed_ns;
+    made->file_bytes = is->bytes;
+    made->bytes = bytes_of(is, language);
     made->fd = *fd;
     *fd = -1;
     made->next = b->model_cache;
@@ -400,7 +395,7 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
     char why[TD_TEXT_BYTES];
     td_shared *model;
     uint32_t serial;
-    struct stat st;
+    td_fd_identity is;
 
     while (*at && (*at)->serial != m->serial)
         at = &(*at)->next;
@@ -414,7 +409,7 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
     free(opening);
     if (!c || c->state != TD_CLIENT_READY)
         return;
-    if (m->status != TANDEM_OK || *fd < 0 || fstat(*fd, &st)) {
+    if (m->status != TANDEM_OK || *fd < 0 || !td_fd_identify(*fd, &is)) {
         td_client_error(b, c, serial, 0, TANDEM_ERROR_IO,
                         m->status != TANDEM_OK ? m->text : "the file cannot be looked at");
         return;
@@ -423,15 +418,15 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
-    cached = find_cached(b, &st, &language);
-    if (!cached ? !td_model_cache_make_room(b, bytes_of(&st, &language), NULL)
+    cached = find_cached(b, &is, &language);
+    if (!cached ? !td_model_cache_make_room(b, bytes_of(&is, &language), NULL)
                 : cached->evicted && td_cached_model_load(b, cached, c) != TANDEM_OK) {
-        refuse_model(b, c, serial, bytes_of(&st, &language));
+        refuse_model(b, c, serial, bytes_of(&is, &language));
         return;
     }
     model = td_shared_add(c, TD_WIRE_KIND_MODEL);
     if (model && !cached)
-        cached = cache_model(b, c, &st, &language, fd);
+        cached = cache_model(b, c, &is, &language, fd);
     if (!model || !cached) {
         if (model)
             td_shared_end(b, model);
@@ -592,13 +587,13 @@ static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int
  * the ring what was put before that was sent. Who has gone waits for nothing. */
 static bool may_read(td_broker *b, td_client *c)
 {
-    struct pollfd p = {c->conn.fd, POLLIN, 0};
+    td_polled p = {c->conn.fd, TD_POLL_READS, 0};
 
     if (c->state != TD_CLIENT_READY)
         return true;
-    if (poll(&p, 1, 0) <= 0)
+    if (!td_poll(&p, 1, 0) || !p.found)
         return false;
-    c->held = !td_queue_take(b, c) && !(p.revents & (POLLHUP | POLLERR));
+    c->held = !td_queue_take(b, c) && !(p.found & TD_POLL_GONE);
     return !c->held && c->state != TD_CLIENT_GONE;
 }
 

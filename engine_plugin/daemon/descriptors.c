@@ -3,9 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
 #include <stdio.h>
-#include <sys/resource.h>
 
 #include "engine_plugin/daemon/descriptors.h"
 #include "engine_plugin/daemon/log.h"
@@ -71,11 +69,9 @@ bool td_fd_fits(td_broker *b, td_client *c, char *why, size_t why_bytes)
 
 bool td_fds_begin(td_broker *b)
 {
-    struct rlimit limit = {0};
     td_fd_share share;
 
-    getrlimit(RLIMIT_NOFILE, &limit);
-    b->fd_limit = least(limit.rlim_cur, UINT32_MAX);
+    b->fd_limit = td_fd_most();
     if (b->fd_limit < RESERVED + OF_PLACE) { /* poll() would not even take the list of what there may be */
         td_say(TD_LOG_ERROR, "RLIMIT_NOFILE is %u; at least %u are needed", b->fd_limit, RESERVED + OF_PLACE);
         return false;

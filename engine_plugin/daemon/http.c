@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #define _GNU_SOURCE
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,17 +152,17 @@ static void write_some(td_web_peer *peer)
     peer->until_ns = td_now_ns() + CLOSE_NS;
 }
 
-static void go_on(td_broker *b, td_web_peer *peer, short revents)
+static void go_on(td_broker *b, td_web_peer *peer, short found)
 {
     char ignored[4096];
 
-    if (peer->state == WEB_READS && revents)
+    if (peer->state == WEB_READS && found)
         read_some(b, peer);
     if (peer->state == WEB_WRITES)
         write_some(peer);
-    else if (peer->state == WEB_CLOSES && revents && recv(peer->fd, ignored, sizeof ignored, MSG_DONTWAIT) <= 0)
+    else if (peer->state == WEB_CLOSES && found && recv(peer->fd, ignored, sizeof ignored, MSG_DONTWAIT) <= 0)
         drop(peer);
-    if (peer->state == WEB_FREE || (td_now_ns() < peer->until_ns && !(revents & POLLERR)))
+    if (peer->state == WEB_FREE || (td_now_ns() < peer->until_ns && !(found & TD_POLL_GONE)))
         return;
     if (peer->state == WEB_READS && peer->got) { /* half a request is none */
         make_reply(b, peer, 400);
@@ -191,13 +190,13 @@ static td_web_peer *place_for_another(td_broker *b)
     return oldest;
 }
 
-int td_web_listen_to(const td_broker *b, struct pollfd p[TD_WEB_PEERS])
+int td_web_listen_to(const td_broker *b, td_polled p[TD_WEB_PEERS])
 {
     for (int i = 0; i < TD_WEB_PEERS; i++) {
         const td_web_peer *peer = &b->web[i];
 
-        p[i] = (struct pollfd){peer->state == WEB_FREE ? -1 : peer->fd,
-                               peer->state == WEB_WRITES ? POLLOUT : POLLIN, 0};
+        p[i] = (td_polled){peer->state == WEB_FREE ? -1 : peer->fd,
+                           peer->state == WEB_WRITES ? TD_POLL_WRITES : TD_POLL_READS, 0};
     }
     return TD_WEB_PEERS;
 }
@@ -211,11 +210,11 @@ bool td_web_has_peers(const td_broker *b)
     return has;
 }
 
-void td_web_turn(td_broker *b, const struct pollfd p[TD_WEB_PEERS])
+void td_web_turn(td_broker *b, const td_polled p[TD_WEB_PEERS])
 {
     for (int i = 0; i < TD_WEB_PEERS; i++)
         if (b->web[i].state != WEB_FREE)
-            go_on(b, &b->web[i], p[i].revents);
+            go_on(b, &b->web[i], p[i].found);
 }
 
 /* No more at a time than there are places: each is looked at once before another may have its place. */
@@ -230,7 +229,7 @@ void td_web_accept(td_broker *b)
         peer = place_for_another(b);
         *peer = (td_web_peer){.state = WEB_READS, .fd = fd, .since_ns = td_now_ns()};
         peer->until_ns = peer->since_ns + REQUEST_NS;
-        go_on(b, peer, POLLIN);
+        go_on(b, peer, TD_POLL_READS);
     }
 }
 

@@ -117,10 +117,12 @@ static void look_at_children(launcher *n)
 {
     struct signalfd_siginfo info;
     td_launcher_message m = {.kind = TD_LAUNCHER_ENDED};
+    int status;
 
     while (read(n->signals, &info, sizeof info) == sizeof info)
         ;
-    while ((m.pid = waitpid(-1, &m.status, WNOHANG)) > 0) {
+    while ((m.pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        m.status = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         if (m.pid == n->worker)
             n->worker = 0;
         td_pass(n->broker, &m, sizeof m, NULL, 0);

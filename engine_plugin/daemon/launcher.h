@@ -19,7 +19,7 @@ typedef enum td_launcher_message_kind {
 } td_launcher_message_kind;
 typedef struct td_launcher_message {
     uint32_t kind, serial;
-    int32_t pid, status; /* ENDED: as of wait(); else tandem_status */
+    int32_t pid, status; /* ENDED: the signal that ended it, or 0; else tandem_status */
     uint64_t device, inode; /* CONFIG: of our socket, whose mode goes by the configuration */
     char text[TD_WIRE_PATH_BYTES];
     td_config config;

@@ -3,11 +3,11 @@
 #include "engine_plugin/daemon/loader.h"
 #include "engine_plugin/daemon/worker_message.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/thread.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 _Static_assert((int)TD_TEXT_BYTES >= (int)TD_WHY_BYTES, "the client writes its reasons into the daemon's texts");
@@ -126,7 +126,7 @@ static void *load_main(void *user)
 {
     td_loader *loader = user;
 
-    prctl(PR_SET_NAME, "tandemd loader", 0ul, 0ul, 0ul);
+    td_thread_name("tandemd loader");
     for (;;) {
         char why[TD_WHY_BYTES] = "";
         tandem_status status = TANDEM_ERROR_LOST;

@@ -7,9 +7,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +16,8 @@
 #include "engine_plugin/daemon/limits.h"
 #include "engine_plugin/daemon/log.h"
 #include "interop/os/clock.h"
+#include "interop/os/poll.h"
+#include "interop/os/thread.h"
 
 #define END_NS 200000000u /* what the last lines get at a process's end */
 enum { LINES = 256, LINE_BYTES = TD_TEXT_BYTES + 240, POLL_MS = 100 };
@@ -88,12 +87,12 @@ static bool write_line(const line *l)
 
     while (at < l->bytes) {
         const ssize_t wrote = write(STDERR_FILENO, l->text + at, l->bytes - at);
-        struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
+        td_polled p = {STDERR_FILENO, TD_POLL_WRITES, 0};
 
         if (wrote >= 0)
             at += (uint32_t)wrote;
         else if (errno == EAGAIN) /* another program has made it so */
-            poll(&p, 1, POLL_MS);
+            td_poll(&p, 1, POLL_MS);
         else if (errno != EINTR)
             return false;
     }
@@ -151,17 +150,13 @@ static void *write_main(void *user)
 
 bool td_log_begin(void)
 {
-    sigset_t all, before;
     pthread_t thread;
 
     if (the.has_thread)
         return true;
     if (pthread_barrier_init(&the.begun, NULL, 2))
         return false;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    the.has_thread = !pthread_create(&thread, NULL, write_main, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    the.has_thread = td_thread_start(&thread, write_main, NULL);
     if (!the.has_thread)
         return false;
     pthread_detach(thread);

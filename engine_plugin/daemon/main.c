@@ -18,17 +18,15 @@
  *   clients          replies, worker_requests, networks, queue_jobs, queue_dispatch, clients, accept
  *   their worker     answers, blame, worker_process
  *   the broker       queue (its second thread), metrics, http, broker (its main one)
+ *   its begin        start
+ *
+ * What a unit has otherwise on Windows is in UNIT_windows.c.
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_plugin/client/tuning_file.h"
@@ -38,21 +36,16 @@
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/manager.h"
 #include "engine_plugin/daemon/metrics.h"
+#include "engine_plugin/daemon/start.h"
 #include "engine_plugin/daemon/state.h"
-#include "engine_plugin/daemon/worker.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/process.h"
 
 static void help(void)
 {
     printf("usage: tandemd [--socket PATH] [--config FILE]\n"
            "\n"
-           "Computes for many engines: they share memory with it over a Unix socket, and go on when it fails. Stays\n"
-           "in the foreground until SIGTERM, which lets running jobs end, at most 2 s; SIGHUP reads the configuration\n"
-           "again.\n"
-           "\n"
-           "  --socket PATH   where to listen: $XDG_RUNTIME_DIR/tandem-0 if not given; mode 0600, with allow_uid 0666\n"
-           "                  (the kernel says who connects). A socket from the service manager (LISTEN_FDS) goes first\n"
-           "  --config FILE   $XDG_CONFIG_HOME/tandem/tandemd.conf if not given and there\n"
+           "%s"
            "  --help          prints this\n"
            "  --version       prints the version\n"
            "\n"
@@ -65,7 +58,7 @@ static void help(void)
            "Engines use it by tandem_session_desc.socket. `tandem doctor` says whether it can be reached and what it\n"
            "computes on, `tandem top` what its clients have it do; it logs to stderr, under systemd to the journal.\n"
            "Exit status: 0 after SIGTERM; 1 if it cannot begin; 2 for a wrong command line.\n",
-           td_config_help);
+           td_start_help, td_config_help);
 }
 
 typedef struct options {
@@ -98,62 +91,17 @@ static int read_options(options *o, int argc, char **argv)
     return -1;
 }
 
-/* In the folder of the user's session, which must be the user's: who can write there can put another daemon in the place
- * of this one. In a folder such as /tmp (sticky) only owners can. */
-static bool find_socket(options *o)
-{
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *wrong = NULL;
-    struct stat st;
-
-    if (!runtime || !*runtime) {
-        td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is not set: give --socket");
-        return false;
-    }
-    if (*runtime != '/')
-        wrong = "no absolute path";
-    else if (snprintf(o->socket_path, sizeof o->socket_path, "%s/tandem-0", runtime) >= (int)sizeof o->socket_path)
-        wrong = "too long for a socket";
-    else if (stat(runtime, &st))
-        wrong = strerror(errno);
-    else if (!S_ISDIR(st.st_mode))
-        wrong = "no folder";
-    else if (st.st_uid != geteuid() && st.st_uid != 0)
-        wrong = "another user's";
-    else if (st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX))
-        wrong = "a folder that others can write to";
-    if (wrong)
-        td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is '%.80s': %s; mend it, or give --socket", runtime, wrong);
-    o->socket = o->socket_path;
-    return !wrong;
-}
-
 static bool find_paths(options *o, bool inherits)
 {
-    const char *home = getenv("HOME"), *xdg = getenv("XDG_CONFIG_HOME");
-    int length = 0;
-
-    if (!o->socket && !inherits && !find_socket(o))
-        return false;
+    if (!o->socket && !inherits) {
+        if (!td_start_socket(o->socket_path, sizeof o->socket_path))
+            return false;
+        o->socket = o->socket_path;
+    }
     o->config_given = o->config != NULL;
-    if (o->config)
-        return true;
-    if (xdg && *xdg)
-        length = snprintf(o->config_path, sizeof o->config_path, "%s/tandem/tandemd.conf", xdg);
-    else if (home && *home)
-        length = snprintf(o->config_path, sizeof o->config_path, "%s/.config/tandem/tandemd.conf", home);
-    else
-        return true;
-    if (length < (int)sizeof o->config_path)
+    if (!o->config && td_start_config(o->config_path, sizeof o->config_path))
         o->config = o->config_path;
     return true;
-}
-
-/* Whether the service manager hands over a socket, which is descriptor 3. */
-static bool inherits_socket(void)
-{
-    const char *pid = getenv("LISTEN_PID"), *fds = getenv("LISTEN_FDS");
-
-    return pid && fds && strtol(pid, NULL, 10) == (long)getpid() && strtol(fds, NULL, 10) >= 1;
 }
 
 static tandem_status read_tuning(const char *path, td_tuning_table *table, char *why, size_t why_bytes)
@@ -173,67 +121,16 @@ static tandem_status read_tuning(const char *path, td_tuning_table *table, char 
     return status;
 }
 
-static tandem_status listen_somewhere(td_broker *b, const options *o, bool inherits, char *why, size_t why_bytes)
-{
-    tandem_status status;
-
-    if (inherits) {
-        status = td_listener_adopt(&b->listener, 3, why, why_bytes);
-        close(3);
-        return status;
-    }
-    status = td_listener_open(&b->listener, o->socket, why, why_bytes);
-    if (status == TANDEM_OK && td_socket_mode(o->socket, b->listener.device, b->listener.inode, &b->config)) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", o->socket, strerror(errno));
-        td_listener_close(&b->listener);
-    }
-    return status;
-}
-
-static void raise_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit))
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-static int take_signals(void)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-static int be_worker(char **argv)
-{
-    struct stat st;
-
-    if (fstat(3, &st) || !S_ISSOCK(st.st_mode) || fstat(4, &st)) {
-        fprintf(stderr, "tandemd: --worker is for the daemon itself\n");
-        return 2;
-    }
-    fcntl(3, F_SETFD, FD_CLOEXEC);
-    return td_worker_main(3, 4, (uint32_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10));
-}
-
 static int run(int argc, char **argv)
 {
     static td_broker b;
     static options o;
     char why[TD_TEXT_BYTES] = "";
-    const bool inherits = inherits_socket();
+    const bool inherits = td_start_inherits();
     int result;
 
-    if (argc == 4 && !strcmp(argv[1], "--worker"))
-        return be_worker(argv);
+    if (argc > 2 && !strcmp(argv[1], "--worker"))
+        return td_start_worker(argc, argv);
     result = read_options(&o, argc, argv);
     if (result >= 0)
         return result;
@@ -252,14 +149,14 @@ static int run(int argc, char **argv)
         return 1;
     }
     td_say_level = b.config.log_level;
-    raise_limit();
+    td_start_limits();
     td_confine_process();
-    b.signals = take_signals();
+    b.signals = td_asked_make();
     b.launcher = td_launcher_start(&b.config, o.config, o.config_given, inherits ? NULL : o.socket);
     result = 1;
     if (b.signals < 0 || b.launcher < 0) {
         td_say(TD_LOG_ERROR, "cannot begin: %s", strerror(errno));
-    } else if (listen_somewhere(&b, &o, inherits, why, sizeof why) != TANDEM_OK) {
+    } else if (td_start_listen(&b.listener, &b.config, inherits ? NULL : o.socket, why, sizeof why) != TANDEM_OK) {
         td_say(TD_LOG_ERROR, "%s", why);
     } else if (b.config.metrics_port && (b.metrics = td_metrics_listen(b.config.metrics_port, why, sizeof why)) < 0) {
         td_say(TD_LOG_ERROR, "%s", why);
@@ -281,8 +178,7 @@ int main(int argc, char **argv)
 {
     if (!td_fd_standard())
         return 1;
-    signal(SIGPIPE, SIG_IGN); /* who reads the log may go, */
-    signal(SIGXFSZ, SIG_IGN); /* and files may be limited: EPIPE and EFBIG are told or borne; workers inherit this */
+    td_start_signals();
     const int result = run(argc, argv);
 
     td_log_end();

@@ -7,14 +7,7 @@
  *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <inttypes.h>
-#include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "engine_plugin/daemon/clients.h"
 #include "engine_plugin/daemon/log.h"
@@ -26,6 +19,9 @@
 #include "engine_plugin/daemon/worker_process.h"
 #include "engine_plugin/daemon/worker_requests.h"
 #include "interop/os/clock.h"
+#include "interop/os/futex.h"
+#include "interop/os/memory.h"
+#include "interop/os/thread.h"
 
 #define TURN_NS 100000000u /* a turn comes at the latest so long after the last one */
 #define BLIND_NS 300000u   /* and so where the kernel cannot wait for many futexes */
@@ -74,28 +70,20 @@ static bool look_out(const sleep_on *on, uint32_t count, uint64_t now, uint64_t 
 
 static void sleep_until(const sleep_on *on, uint32_t count, uint64_t until_ns)
 {
-#ifdef SYS_futex_waitv
     static bool cannot;
-    struct futex_waitv waiters[2 + 2 * TD_MAX_CLIENTS];
-    const struct timespec t = {(time_t)(until_ns / TD_SECOND), (long)(until_ns % TD_SECOND)};
+    td_futex_seen words[2 + 2 * TD_MAX_CLIENTS];
+    uint64_t now;
 
     for (uint32_t i = 0; i < count; i++)
-        waiters[i] = (struct futex_waitv){
-            .val = on[i].seen, .uaddr = (uintptr_t)&on[i].event->count, .flags = FUTEX_32};
-    if (!cannot) {
-        const long result = syscall(SYS_futex_waitv, waiters, count, 0, &t, CLOCK_MONOTONIC);
-
-        cannot = result < 0 && (errno == ENOSYS || errno == EPERM);
-        if (!cannot)
-            return;
+        words[i] = (td_futex_seen){&on[i].event->count, on[i].seen};
+    if (!cannot && td_futex_wait_many(words, count, until_ns))
+        return;
+    if (!cannot)
         td_say(TD_LOG_WARN, "this kernel cannot wait for many futexes (before 5.16, or filtered): looking every %u us",
                BLIND_NS / 1000);
-    }
-#endif
-    const uint64_t now = td_now_ns();
-
+    cannot = true;
+    now = td_now_ns();
     td_eventcount_wait(on[0].event, on[0].seen, until_ns > now + BLIND_NS ? BLIND_NS : until_ns > now ? until_ns - now : 0);
-    (void)count;
 }
 
 /* Destroyed objects that nothing uses any more, or that something uses for too long; clients that are gone. */
@@ -191,7 +179,7 @@ static void begin_turn(td_broker *b)
     td_temp_outputs_end(b, TEMP_OUTPUT_IDLE_NS);
     look_for_hangs(b, now);
     if (b->old_worker_queue)
-        munmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);
+        td_unmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);
     b->old_worker_queue = NULL;
 }
 
@@ -227,8 +215,8 @@ void *td_queue_main(void *broker)
     td_broker *b = broker;
     sleep_on on[2 + 2 * TD_MAX_CLIENTS];
 
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
-    prctl(PR_SET_NAME, "tandemd queue", 0ul, 0ul, 0ul);
+    td_thread_set_slack(1000);
+    td_thread_name("tandemd queue");
     pthread_barrier_wait(&b->begun);
     pthread_mutex_lock(&b->lock);
     while (!b->end_thread) {

@@ -7,7 +7,6 @@
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <sched.h>
 #include <string.h>
 
 #include "engine_plugin/daemon/networks.h"
@@ -18,6 +17,7 @@
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_requests.h"
 #include "interop/os/clock.h"
+#include "interop/os/cpu.h"
 #include "kernels/commit.h"
 
 enum { MOST_MISSED_WAITS = 3 };
@@ -398,7 +398,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
     if (work->slice == 1)
         td_queue_report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
     atomic_store(&slot->cancel, 0);
-    atomic_store(&b->worker_queue->cpu, (uint32_t)sched_getcpu());
+    atomic_store(&b->worker_queue->cpu, (uint32_t)td_thread_cpu());
     atomic_store(&b->worker_queue->notified_ns, now);
     atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
     td_eventcount_notify(&b->worker_queue->to_worker);

@@ -2,14 +2,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * One mutex holds all of it; the second thread sleeps on futexes, the main one in poll(). What a sleeper may look at (shared
+ * One mutex holds all of it; the second thread sleeps on futexes, the main one in td_poll(). What a sleeper may look at (shared
  * rings and timelines) is unmapped by the second thread alone.
  */
 #ifndef TANDEM_DAEMON_STATE_H
 #define TANDEM_DAEMON_STATE_H
 
 #include <pthread.h>
-#include <sys/types.h>
 
 #include "engine_plugin/daemon/config.h"
 #include "engine_plugin/daemon/costs.h"
@@ -151,7 +150,7 @@ struct td_client {
     bool short_of_fds; /* and the log says so */
     bool swept;  /* gone: its jobs were given up */
     bool listed; /* in a text that names who holds what */
-    int polled;  /* where in poll()'s array; -1: not there */
+    int polled;  /* where in td_poll()'s list; -1: not there */
     uint64_t last_ticket; /* that was taken */
     uint32_t notified;    /* how often it has put something, or called, by its ring's event count */
     uint64_t called_ns;   /* 0: a job has come since */
@@ -212,7 +211,7 @@ typedef struct td_broker {
     td_tuning_table tuning; /* of config.tuning */
     td_listener listener;
     td_wire_identity identity; /* device and driver once a worker has said hello */
-    uid_t uid;
+    uint32_t uid;
     uint32_t fd_limit; /* RLIMIT_NOFILE */
     int launcher, signals, metrics, notify;
     td_web_peer web[TD_WEB_PEERS];
@@ -241,7 +240,7 @@ typedef struct td_broker {
     uint32_t epoch, early_ends;
     uint64_t spawned_ns, respawn_ns, killed_ns, answered_ns; /* answered: the last request */
     uint64_t lost_ns;     /* its socket has closed, and how it ended is not known yet */
-    int ended_pid, ended_status; /* what the launcher said last: as of wait() */
+    int ended_pid, ended_status; /* what the launcher said last: the signal that ended it, or 0 */
     uint32_t hung;        /* the serial of the request that it was killed for; 0: none */
     tandem_info worker_info;
     char worker_text[TD_TEXT_BYTES];

@@ -15,17 +15,13 @@
  * starts another.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <inttypes.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "engine_plugin/daemon/confine.h"
@@ -35,8 +31,12 @@
 #include "engine_plugin/daemon/pass.h"
 #include "engine_plugin/daemon/worker.h"
 #include "engine_plugin/daemon/worker_queue.h"
+#include "interop/os/channel.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
+#include "interop/os/process.h"
+#include "interop/os/thread.h"
 
 typedef struct item {
     uint32_t worker_session;
@@ -101,11 +101,18 @@ static void hear(void *user, int level, const char *text)
 /* fd: that goes with it, or -1. */
 static void tell_with(worker *w, const td_worker_message *message, int fd)
 {
-    if (td_pass(w->broker, message, sizeof *message, &fd, fd >= 0) != TANDEM_OK)
+    tandem_status status;
+    uint32_t ready;
+
+    do
+        status = td_pass(w->broker, message, sizeof *message, &fd, fd >= 0);
+    while (status == TANDEM_ERROR_BUSY &&
+           td_channel_wait(w->broker, true, -1, TD_SECOND, &ready, NULL, 0) == TANDEM_OK);
+    if (status != TANDEM_OK)
         _exit(0); /* the broker is gone */
 }
 
-static void tell(worker *w, const td_worker_message *message)
+static void reply(worker *w, const td_worker_message *message)
 {
     tell_with(w, message, -1);
 }
@@ -304,7 +311,7 @@ static void end_worker(worker *w, worker_session *s, tandem_status status)
     td_worker_message last = {.kind = TD_WORKER_BROKEN, .status = status};
 
     keep_text(s->session, last.text, sizeof last.text);
-    tell(w, &last);
+    reply(w, &last);
     td_log_end();
     _exit(1);
 }
@@ -423,7 +430,7 @@ static void *submit_main(void *user)
     worker *w = user;
     td_follower f = td_follower_begin();
 
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
+    td_thread_set_slack(1000);
     for (;;) {
         const uint32_t seen = atomic_load(&w->queue->to_worker.count);
         bool held, some = submit_some(w, &held);
@@ -469,7 +476,7 @@ static void *collect_main(void *user)
     worker *w = &the;
     worker_session *s = user;
 
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
+    td_thread_set_slack(1000);
     for (;;) {
         tandem_job_report report = {.struct_bytes = sizeof report};
         tandem_status status;
@@ -563,13 +570,9 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
         take_temp_output(w, s, t);
         return;
     }
-    made.map = mmap(NULL, made.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)t->offset_bytes);
-    if (made.map == MAP_FAILED) {
-        t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes cannot be mapped: %s",
-                            made.map_bytes, strerror(errno));
+    t->status = td_memfd_map_part(fd, t->offset_bytes, made.map_bytes, &made.map, t->text, sizeof t->text);
+    if (t->status != TANDEM_OK)
         return;
-    }
-    madvise(made.map, made.map_bytes, MADV_DONTDUMP);
     t->status = tandem_mem_create(
         s->session,
         &(tandem_mem_desc){
@@ -581,7 +584,7 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
         &made.mem);
     if (t->status != TANDEM_OK) {
         keep_text(s->session, t->text, sizeof t->text);
-        munmap(made.map, made.map_bytes);
+        td_unmap(made.map, made.map_bytes);
         return;
     }
     keep_item(w, t, made);
@@ -592,7 +595,7 @@ static void give_up(worker *w, td_worker_message *t, tandem_session *session)
 {
     t->kind = TD_WORKER_BROKEN;
     keep_text(session, t->text, sizeof t->text);
-    tell(w, t);
+    reply(w, t);
     td_log_end();
     _exit(1);
 }
@@ -610,7 +613,7 @@ static void on_loaded(void *user, td_worker_message *t, tandem_model model)
         t->network.state_bytes = td_worker_session_state_bytes(session, model);
         keep_item(w, t, (item){.model = model, .mem = td_worker_session_model_mem(session, model)});
     }
-    tell(w, t);
+    reply(w, t);
 }
 
 /* False: there is no host memory to have it done. */
@@ -670,7 +673,7 @@ static bool drop(worker *w, td_worker_message *t)
     if (t->status != TANDEM_OK)
         give_up(w, t, session);
     if (gone.map)
-        munmap(gone.map, gone.map_bytes);
+        td_unmap(gone.map, gone.map_bytes);
     return true;
 }
 
@@ -956,7 +959,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
         td_say(TD_LOG_DEBUG, "worker: %s", why);
     if (t.status == TANDEM_OK && pthread_create(&thread, NULL, submit_main, w))
         t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_NOMEM, "no thread could be started");
-    tell(w, &t);
+    reply(w, &t);
     return t.status == TANDEM_OK;
 }
 
@@ -964,27 +967,28 @@ int td_worker_main(int socket, int queue, uint32_t backend, uint32_t threads)
 {
     static td_worker_message t;
     worker *w = &the;
-    sigset_t ends;
+    const int asked = td_asked_make(); /* and nobody answers: the broker ends the worker, a terminal asks all */
+    void *map;
 
-    /* The broker ends the worker, nobody else: a terminal sends its signals to all. */
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGINT);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGHUP);
-    sigprocmask(SIG_BLOCK, &ends, NULL);
-    prctl(PR_SET_NAME, "tandemd-worker", 0ul, 0ul, 0ul);
+    td_thread_name("tandemd-worker");
     td_confine_process();
     w->broker = socket;
-    w->queue = mmap(NULL, TD_WORKER_QUEUE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, queue, 0);
-    close(queue);
-    if (w->queue == MAP_FAILED || pthread_mutex_init(&w->lock, NULL) || !td_log_begin())
+    if (asked < 0 || td_memfd_map(queue, TD_WORKER_QUEUE_BYTES, &map, NULL, 0) != TANDEM_OK ||
+        pthread_mutex_init(&w->lock, NULL) || !td_log_begin())
         return 1;
+    w->queue = map;
+    td_fd_close(&queue);
     if (!begin(w, backend, threads))
         return 1;
     for (;;) {
         int fds[2];
+        uint32_t ready;
         const tandem_status status = td_fetch(socket, &t, sizeof t, fds);
 
+        if (status == TANDEM_ERROR_BUSY) {
+            td_channel_wait(socket, false, -1, TD_SECOND, &ready, NULL, 0);
+            continue;
+        }
         if (status == TANDEM_OK) {
             atomic_store(&w->queue->request, t.serial);
             answer(w, &t, &fds[0]);

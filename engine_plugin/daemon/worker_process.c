@@ -5,12 +5,8 @@
  * The new one gets what clients still hold, and again what the old one had not answered.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 
 #include "engine_plugin/daemon/blame.h"
 #include "engine_plugin/daemon/launcher.h"
@@ -25,6 +21,7 @@
 #include "engine_plugin/daemon/worker_requests.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
 
 #define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
 #define MOST_RESPAWN_NS TD_SECOND
@@ -34,27 +31,19 @@ enum {
     FIRST_TRIES = 5, /* workers that may die before one was ready */
 };
 
-static bool make_pair(int ends[2])
-{
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
-        return false;
-    return !fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK); /* ours */
-}
-
 void td_worker_spawn(td_broker *b)
 {
     static td_launcher_message ask;
     int ends[2] = {-1, -1}, fds[2], queue = -1;
+    char why[TD_TEXT_BYTES] = "the launcher has no time for it";
+    void *map;
 
     b->respawn_ns = 0;
-    queue = memfd_create("tandem-queue", MFD_CLOEXEC);
-    if (queue < 0 || (errno = posix_fallocate(queue, 0, (off_t)TD_WORKER_QUEUE_BYTES)) || !make_pair(ends))
+    if (td_memfd_make("tandem-queue", TD_WORKER_QUEUE_BYTES, true, &queue, why, sizeof why) != TANDEM_OK ||
+        td_channel_pair(ends, why, sizeof why) != TANDEM_OK ||
+        td_memfd_map(queue, TD_WORKER_QUEUE_BYTES, &map, why, sizeof why) != TANDEM_OK)
         goto later;
-    b->worker_queue = mmap(NULL, TD_WORKER_QUEUE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, queue, 0);
-    if (b->worker_queue == MAP_FAILED) {
-        b->worker_queue = NULL;
-        goto later;
-    }
+    b->worker_queue = map;
     b->worker_queue->tuning = b->tuning;
     ask = (td_launcher_message){.kind = TD_LAUNCHER_SPAWN};
     fds[0] = ends[1];
@@ -76,7 +65,7 @@ void td_worker_spawn(td_broker *b)
     td_queue_wake(b);
     return;
 later:
-    td_say(TD_LOG_WARN, "no worker can be started, once more in 1 s: %s", strerror(errno));
+    td_say(TD_LOG_WARN, "no worker can be started, once more in 1 s: %s", why);
     td_fd_close(&ends[0]);
     td_fd_close(&ends[1]);
     td_fd_close(&queue);

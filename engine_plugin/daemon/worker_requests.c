@@ -8,7 +8,6 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/pass.h"
@@ -446,11 +445,11 @@ td_shared *td_shared_add(td_client *c, td_wire_kind kind)
 static td_allocation *find_allocation(const td_client *c, int fd, uint64_t bytes)
 {
     td_allocation *a = c->allocations;
-    struct stat st;
+    td_fd_identity is;
 
-    if (fd < 0 || fstat(fd, &st))
+    if (fd < 0 || !td_fd_identify(fd, &is))
         return NULL;
-    while (a && (a->device != st.st_dev || a->inode != st.st_ino || a->bytes != bytes))
+    while (a && (a->device != is.device || a->inode != is.number || a->bytes != bytes))
         a = a->next;
     return a;
 }
@@ -469,9 +468,9 @@ uint64_t td_mem_adds(const td_client *c, int fd, uint64_t bytes, uint64_t alloca
 static bool join_allocation(td_shared *mem)
 {
     td_client *c = mem->client;
-    struct stat st;
+    td_fd_identity is;
 
-    if (mem->fd < 0 || fstat(mem->fd, &st))
+    if (mem->fd < 0 || !td_fd_identify(mem->fd, &is))
         return mem->fd < 0;
     mem->allocation = find_allocation(c, mem->fd, mem->allocation_bytes);
     if (!mem->allocation) {
@@ -479,7 +478,7 @@ static bool join_allocation(td_shared *mem)
         if (!mem->allocation)
             return false;
         *mem->allocation = (td_allocation){
-            .device = st.st_dev, .inode = st.st_ino, .bytes = mem->allocation_bytes, .next = c->allocations};
+            .device = is.device, .inode = is.number, .bytes = mem->allocation_bytes, .next = c->allocations};
         c->allocations = mem->allocation;
     }
     mem->allocation->mems++;

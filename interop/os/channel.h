@@ -50,6 +50,11 @@ void td_listener_close(td_listener *listener);
 tandem_status td_channel_connect(const char *path, int *channel, char *why, size_t why_bytes);
 tandem_status td_channel_adopt(int fd, int *channel, char *why, size_t why_bytes);
 
+/* Two ends of a channel: ends[0] is one, ends[1] a descriptor for td_channel_adopt(), by whichever process it is given to. Whose
+ * that is td_channel_given() says, before it sends descriptors. (Linux knows.) */
+tandem_status td_channel_pair(int ends[2], char *why, size_t why_bytes);
+void td_channel_given(int channel, int32_t process);
+
 /* Who is there.
  * Returns: IO if the system does not say. */
 tandem_status td_channel_peer_of(int channel, td_channel_peer *peer, char *why, size_t why_bytes);

@@ -35,6 +35,21 @@ typedef enum td_fd_kind { TD_FD_FILE, TD_FD_FOLDER, TD_FD_PIPE, TD_FD_SOCKET, TD
  * Blocks: never. */
 bool td_fd_look(int fd, td_fd_kind *kind, uint64_t *bytes);
 
+/* What tells a file, of a disk or in memory, from others: two descriptors of one have the same numbers. changed: when it was
+ * written to last, in nanoseconds.
+ * Returns: false and errno if it is no descriptor.
+ * Threads: any.
+ * Blocks: never. */
+typedef struct td_fd_identity {
+    uint64_t device, number, bytes, changed_ns;
+} td_fd_identity;
+bool td_fd_identify(int fd, td_fd_identity *identity);
+
+/* How many descriptors this process may have.
+ * Threads: any.
+ * Blocks: never. */
+uint32_t td_fd_most(void);
+
 /* First thing in a program's main(): where standard input, output or error was not open, it is open to nothing then, so that
  * no other descriptor gets its number.
  * Returns: false if there is no nothing to open (Linux: /dev/null).

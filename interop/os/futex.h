@@ -11,6 +11,7 @@
 #define TANDEM_OS_FUTEX_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Sleeps while *word is `seen`.
@@ -28,5 +29,16 @@ void td_futex_wake(_Atomic uint32_t *word, uint32_t count);
  * Blocks: until it is woken, or so long; never. */
 void td_futex_wait_shared(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns);
 void td_futex_wake_shared(_Atomic uint32_t *word);
+
+/* Sleeps while each of these words is what was seen of it, until td_now_ns() is `until_ns`; at most 128. Plain or shared: who
+ * changes one wakes by td_futex_wake_shared().
+ * Returns: false if the system cannot wait for many (Linux before 5.16).
+ * Threads: any.
+ * Blocks: until one is woken, or until then. */
+typedef struct td_futex_seen {
+    _Atomic uint32_t *word;
+    uint32_t seen;
+} td_futex_seen;
+bool td_futex_wait_many(const td_futex_seen *words, uint32_t count, uint64_t until_ns);
 
 #endif

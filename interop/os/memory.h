@@ -75,6 +75,9 @@ tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size
  * Blocks: never. */
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes);
 
+/* The same of bytes from an offset on, a multiple of TD_MEMFD_PAGE_BYTES; core files do not have them. */
+tandem_status td_memfd_map_part(int fd, uint64_t offset, uint64_t bytes, void **memory, char *why, size_t why_bytes);
+
 /* Whether a descriptor, from a peer, may be shown to a driver for import.
  * Returns: PROTOCOL for what no driver exports: sockets, pipes, folders, files of a disk.
  * Threads: any.

@@ -24,6 +24,17 @@ const char *td_process_name(void);
  * Blocks: never. */
 uint32_t td_process_user(void);
 
+/* What a process in the foreground is asked for from outside, by a descriptor that becomes readable then: to end, or to read again
+ * what it goes by. (Linux: SIGTERM and SIGINT, SIGHUP. Windows: Ctrl-C and its like, the end of the session.) From make() on, which
+ * comes before the first thread, nothing of it ends the process.
+ * Returns: -1 if there is none to be had.
+ * Owner: the caller, until td_fd_close().
+ * Threads: one.
+ * Blocks: never. */
+typedef enum td_asked { TD_ASKED_NOTHING, TD_ASKED_END, TD_ASKED_READ } td_asked;
+int td_asked_make(void);
+td_asked td_asked_next(int fd);
+
 /* What a name stands for in its environment; NULL if it is not there, and where the process has more rights than its user
  * (setuid), who may have set it.
  * Owner: the process.

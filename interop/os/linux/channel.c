@@ -207,6 +207,25 @@ tandem_status td_channel_adopt(int fd, int *channel, char *why, size_t why_bytes
     return status;
 }
 
+tandem_status td_channel_pair(int ends[2], char *why, size_t why_bytes)
+{
+    if (!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
+        if (!fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK))
+            return TANDEM_OK;
+        td_fd_close(&ends[0]);
+        td_fd_close(&ends[1]);
+    }
+    ends[0] = ends[1] = -1;
+    return td_fail(why, why_bytes, errno == EMFILE || errno == ENFILE ? TANDEM_ERROR_NOMEM : TANDEM_ERROR_IO, "socketpair: %s",
+                   strerror(errno));
+}
+
+void td_channel_given(int channel, int32_t process)
+{
+    (void)channel;
+    (void)process;
+}
+
 tandem_status td_channel_peer_of(int channel, td_channel_peer *peer, char *why, size_t why_bytes)
 {
     struct ucred is = {0};

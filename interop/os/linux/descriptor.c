@@ -3,6 +3,7 @@
 #include "interop/os/descriptor.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,6 +37,27 @@ bool td_fd_look(int fd, td_fd_kind *kind, uint64_t *bytes)
         end = lseek(fd, 0, SEEK_END); /* a dma-buf has no position that this could move */
     *bytes = end > 0 ? (uint64_t)end : 0;
     return true;
+}
+
+bool td_fd_identify(int fd, td_fd_identity *identity)
+{
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return false;
+    *identity = (td_fd_identity){.device = st.st_dev,
+                                 .number = st.st_ino,
+                                 .bytes = (uint64_t)st.st_size,
+                                 .changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec};
+    return true;
+}
+
+uint32_t td_fd_most(void)
+{
+    struct rlimit limit = {0};
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur < UINT32_MAX ? (uint32_t)limit.rlim_cur : UINT32_MAX;
 }
 
 bool td_fd_standard(void)

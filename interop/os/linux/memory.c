@@ -190,6 +190,17 @@ tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, siz
                              "mmap of %" PRIu64 " bytes: %s", bytes, strerror(errno));
 }
 
+tandem_status td_memfd_map_part(int fd, uint64_t offset, uint64_t bytes, void **memory, char *why, size_t why_bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+
+    *memory = p == MAP_FAILED ? NULL : p;
+    if (!*memory)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes cannot be mapped: %s", bytes, strerror(errno));
+    madvise(p, bytes, MADV_DONTDUMP);
+    return TANDEM_OK;
+}
+
 tandem_status td_opaque_check(int fd, char *why, size_t why_bytes)
 {
     const int flags = fcntl(fd, F_GETFL);

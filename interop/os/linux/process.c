@@ -7,8 +7,10 @@
 #include "interop/os/process.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 int32_t td_process_id(void)
@@ -24,6 +26,27 @@ const char *td_process_name(void)
 uint32_t td_process_user(void)
 {
     return geteuid();
+}
+
+int td_asked_make(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+td_asked td_asked_next(int fd)
+{
+    struct signalfd_siginfo info;
+
+    if (read(fd, &info, sizeof info) != sizeof info)
+        return TD_ASKED_NOTHING;
+    return info.ssi_signo == SIGHUP ? TD_ASKED_READ : TD_ASKED_END;
 }
 
 const char *td_process_environment(const char *name)

@@ -4,7 +4,7 @@
  * engines may wait for it; the pipe and the one message that is read ahead of being asked for are kept beside it, in a table.
  *
  * Handles are taken by who receives the message, out of the process at the other end: no number that a peer says can be a handle
- * of this process. Who sends keeps duplicates for that, until the other side's messages say how many it has taken so far, or the
+ * of this process. Who sends keeps duplicates for that, until the other side's messages say how many it has taken so theirs, or the
  * channel ends: what was not taken by then is lost.
  */
 #include "interop/os/channel.h"
@@ -663,6 +663,57 @@ tandem_status td_channel_wait(int channel, bool writes, int event, uint64_t time
         if (WaitForSingleObject(handle[i], 0) == WAIT_OBJECT_0)
             *ready |= means[i];
     return TANDEM_OK;
+}
+
+HANDLE td_channel_writes(int fd)
+{
+    const pipe_channel *c = channel_of(fd);
+
+    return c ? c->writing.hEvent : NULL;
+}
+
+/* Of a name that nobody guesses. The second end stays a pipe, which any process may adopt that gets it. */
+tandem_status td_channel_pair(int ends[2], char *why, size_t why_bytes)
+{
+    uint64_t random[2];
+    wchar_t name[64];
+    HANDLE mine = NULL, theirs = INVALID_HANDLE_VALUE;
+    tandem_status status;
+
+    ends[0] = ends[1] = -1;
+    if (SystemFunction036(random, sizeof random)) {
+        swprintf(name, sizeof name / sizeof *name, L"\\\\.\\pipe\\tandem-%016llx%016llx", (unsigned long long)random[0],
+                 (unsigned long long)random[1]);
+        mine = make_pipe(name, true);
+    }
+    if (mine && mine != INVALID_HANDLE_VALUE)
+        theirs = CreateFileW(name, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING, FILE_FLAG_OVERLAPPED, NULL);
+    if (theirs == INVALID_HANDLE_VALUE) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a pipe: %s", td_windows_error(GetLastError()).text);
+        if (mine && mine != INVALID_HANDLE_VALUE)
+            CloseHandle(mine);
+        return status;
+    }
+    status = make_channel(mine, &ends[0], why, why_bytes);
+    if (status != TANDEM_OK)
+        CloseHandle(theirs);
+    else
+        ends[1] = td_fd_of(theirs);
+    return status;
+}
+
+void td_channel_given(int channel, int32_t process)
+{
+    pipe_channel *c = channel_of(channel);
+
+    if (!c)
+        return;
+    AcquireSRWLockExclusive(&c->lock);
+    if (c->peer)
+        CloseHandle(c->peer);
+    c->peer = OpenProcess(PROCESS_DUP_HANDLE | SYNCHRONIZE, FALSE, (DWORD)process);
+    c->is.process = process;
+    ReleaseSRWLockExclusive(&c->lock);
 }
 
 bool td_channel_is_open(int channel)

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "interop/os/clock.h"
 #include "interop/os/windows/handle.h"
 
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && sizeof(_Atomic uint32_t) == 4, "the system compares them");
@@ -28,7 +29,7 @@ void td_futex_wait_shared(_Atomic uint32_t *word, uint32_t seen, uint64_t timeou
 {
     const DWORD ms = (DWORD)(timeout_ns / 1000000 + (timeout_ns % 1000000 != 0)), looks = 2;
     bool local;
-    td_waker *waker = td_waker_of((const void *)word, &local);
+    td_waker *waker = td_waker_of((const void *)word, false, &local);
 
     if (atomic_load(word) != seen)
         return;
@@ -46,9 +47,45 @@ void td_futex_wait_shared(_Atomic uint32_t *word, uint32_t seen, uint64_t timeou
 void td_futex_wake_shared(_Atomic uint32_t *word)
 {
     bool local;
-    td_waker *waker = td_waker_of((const void *)word, &local);
+    td_waker *waker = td_waker_of((const void *)word, false, &local);
 
     if (waker)
         SetEvent(waker->event);
     WakeByAddressAll((void *)word);
+}
+
+/* As one that waits for each; where another thread does already, or there is no event for it, or there are too many, it looks. */
+bool td_futex_wait_many(const td_futex_seen *words, uint32_t count, uint64_t until_ns)
+{
+    HANDLE events[MAXIMUM_WAIT_OBJECTS];
+    td_waker *led[MAXIMUM_WAIT_OBJECTS];
+    _Atomic uint32_t *word[MAXIMUM_WAIT_OBJECTS];
+    const uint64_t now = td_now_ns(), ns = until_ns > now ? until_ns - now : 0, ms = ns / 1000000 + (ns % 1000000 != 0);
+    bool changed = false, blind = false;
+    DWORD used = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        bool local;
+        td_waker *waker = used < MAXIMUM_WAIT_OBJECTS ? td_waker_of((const void *)words[i].word, true, &local) : NULL;
+
+        if (!waker || atomic_exchange(&waker->led, true)) {
+            blind = true;
+            continue;
+        }
+        ResetEvent(waker->event);
+        word[used] = words[i].word;
+        led[used] = waker;
+        events[used++] = waker->event;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        changed = changed || atomic_load(words[i].word) != words[i].seen;
+    if (!changed && used)
+        WaitForMultipleObjects(used, events, FALSE, blind || ms > INT32_MAX ? ms != 0 : (DWORD)ms);
+    else if (!changed)
+        Sleep(ms != 0);
+    for (DWORD i = 0; i < used; i++) {
+        atomic_store(&led[i]->led, false);
+        WakeByAddressAll((void *)word[i]);
+    }
+    return true;
 }

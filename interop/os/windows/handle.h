@@ -39,6 +39,9 @@ char *td_narrow(const wchar_t *text);
 /* How long a section is whose memory is all there; 0 if the handle is none that can be mapped so. */
 uint64_t td_section_bytes(HANDLE section, DWORD access);
 
+/* RtlGenRandom(), in advapi32, and in no header of MinGW's for C. */
+BOOLEAN NTAPI SystemFunction036(void *to, ULONG bytes);
+
 /* The user with whose rights a process runs; false if the system does not say. */
 typedef struct td_windows_user {
     union {
@@ -52,15 +55,17 @@ uint32_t td_windows_user_number(td_windows_user *user);
 
 /* A channel's descriptor is an event that is set while there is something to take. This ends the channel that has it, if one has. */
 void td_channel_end(int fd);
+/* The event that is set while a channel can be sent to; NULL if it is none. */
+HANDLE td_channel_writes(int fd);
 
 /* The event of a word in memory that is shared, which all who have mapped it know by name; NULL if there is none to be had. *local:
- * the word is in no such memory. It is there until the memory is unmapped. */
+ * the word is in no such memory; then it has one if it was made before, or `make`. It is there until the memory is unmapped. */
 typedef struct td_waker {
     struct td_waker *next;
     uint64_t offset;
     HANDLE event;
     atomic_bool led; /* one thread of this process waits for the event, and wakes the others */
 } td_waker;
-td_waker *td_waker_of(const void *word, bool *local);
+td_waker *td_waker_of(const void *word, bool make, bool *local);
 
 #endif

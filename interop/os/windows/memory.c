@@ -11,21 +11,21 @@
 
 #include <winternl.h>
 
-BOOLEAN NTAPI SystemFunction036(void *to, ULONG bytes); /* in advapi32, and in no header of MinGW's for C */
-
 #define PREFIX L"tandem-"
 
 /* Where shared memory is mapped, and what its section is called; empty if by none of ours. */
 typedef struct mapping {
     struct mapping *next;
     const char *begin;
-    uint64_t bytes;
+    void *view; /* which begins on multiples of 64 KiB */
+    uint64_t bytes, offset;
     wchar_t name[48];
     td_waker *wakers;
 } mapping;
 
 static SRWLOCK mappings_lock = SRWLOCK_INIT;
 static mapping *mappings;
+static mapping own; /* all else that this process has, of which few words are waited for with others */
 
 /* The last part of the name, if it is as ours are: a peer may send anything. */
 static void name_of(HANDLE section, wchar_t *name, size_t units)
@@ -67,6 +67,7 @@ static td_waker *waker_at(const mapping *m, uint64_t offset)
     return waker;
 }
 
+/* Under a name that others know, or of this process alone. */
 static td_waker *make_waker(mapping *m, uint64_t offset)
 {
     td_waker *waker = calloc(1, sizeof *waker);
@@ -74,32 +75,35 @@ static td_waker *make_waker(mapping *m, uint64_t offset)
 
     if (!waker)
         return NULL;
-    swprintf(name, sizeof name / sizeof *name, L"Local\\%ls.%llx", m->name, (unsigned long long)offset);
-    waker->event = CreateEventW(NULL, TRUE, FALSE, name); /* or opens what another has made */
+    swprintf(name, sizeof name / sizeof *name, L"Local\\%ls.%llx", m->name, (unsigned long long)(m->offset + offset));
+    waker->event = CreateEventW(NULL, TRUE, FALSE, m == &own ? NULL : name); /* or opens what another has made */
     waker->offset = offset;
     waker->next = m->wakers;
     m->wakers = waker;
     return waker;
 }
 
-td_waker *td_waker_of(const void *word, bool *local)
+td_waker *td_waker_of(const void *word, bool make, bool *local)
 {
     td_waker *waker = NULL;
+    uint64_t offset;
     mapping *m;
 
     AcquireSRWLockShared(&mappings_lock);
     m = mapping_of(word);
     *local = !m;
-    if (m && m->name[0])
-        waker = waker_at(m, (uint64_t)((const char *)word - m->begin));
-    ReleaseSRWLockShared(&mappings_lock);
-    if (waker || *local || !m->name[0]) /* nobody unmaps what is waited in */
-        return waker && waker->event ? waker : NULL;
-    AcquireSRWLockExclusive(&mappings_lock);
-    waker = waker_at(m, (uint64_t)((const char *)word - m->begin));
-    if (!waker)
-        waker = make_waker(m, (uint64_t)((const char *)word - m->begin));
-    ReleaseSRWLockExclusive(&mappings_lock);
+    m = m ? m : &own;
+    offset = (uint64_t)((const char *)word - m->begin);
+    if (*local || m->name[0])
+        waker = waker_at(m, offset);
+    ReleaseSRWLockShared(&mappings_lock); /* nobody unmaps what is waited in */
+    if (!waker && (*local ? make : m->name[0] != 0)) {
+        AcquireSRWLockExclusive(&mappings_lock);
+        waker = waker_at(m, offset);
+        if (!waker)
+            waker = make_waker(m, offset);
+        ReleaseSRWLockExclusive(&mappings_lock);
+    }
     return waker && waker->event ? waker : NULL;
 }
 
@@ -238,19 +242,28 @@ tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size
 
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes)
 {
-    mapping *m = malloc(sizeof *m);
-    DWORD error;
+    return td_memfd_map_part(fd, 0, bytes, memory, why, why_bytes);
+}
 
-    *memory = m ? MapViewOfFile(td_handle_of(fd), FILE_MAP_ALL_ACCESS, 0, 0, (SIZE_T)bytes) : NULL;
-    error = m ? GetLastError() : ERROR_NOT_ENOUGH_MEMORY;
-    if (!*memory) {
+tandem_status td_memfd_map_part(int fd, uint64_t offset, uint64_t bytes, void **memory, char *why, size_t why_bytes)
+{
+    enum { GRANULARITY = 65536 };
+    const uint64_t ahead = offset % GRANULARITY, at = offset - ahead;
+    mapping *m = malloc(sizeof *m);
+    void *view =
+        m ? MapViewOfFile(td_handle_of(fd), FILE_MAP_ALL_ACCESS, (DWORD)(at >> 32), (DWORD)at, (SIZE_T)(ahead + bytes)) : NULL;
+    const DWORD error = m ? GetLastError() : ERROR_NOT_ENOUGH_MEMORY;
+
+    *memory = NULL;
+    if (!view) {
         free(m);
         return td_fail(why, why_bytes,
                        error == ERROR_NOT_ENOUGH_MEMORY || error == ERROR_COMMITMENT_LIMIT ? TANDEM_ERROR_NOMEM
                                                                                            : TANDEM_ERROR_IO,
                        "MapViewOfFile of %" PRIu64 " bytes: %s", bytes, td_windows_error(error).text);
     }
-    *m = (mapping){.begin = *memory, .bytes = bytes};
+    *m = (mapping){.begin = (char *)view + ahead, .view = view, .bytes = bytes, .offset = offset};
+    *memory = (char *)view + ahead;
     name_of(td_handle_of(fd), m->name, sizeof m->name / sizeof *m->name);
     AcquireSRWLockExclusive(&mappings_lock);
     m->next = mappings;
@@ -284,7 +297,7 @@ void td_unmap(void *memory, uint64_t bytes)
     if (m)
         *at = m->next;
     ReleaseSRWLockExclusive(&mappings_lock);
-    UnmapViewOfFile(memory);
+    UnmapViewOfFile(m ? m->view : memory);
     while (m && m->wakers) {
         td_waker *waker = m->wakers;
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "interop/os/descriptor.h"
 #include "interop/os/windows/handle.h"
 
 int32_t td_process_id(void)
@@ -37,6 +38,35 @@ uint32_t td_process_user(void)
     td_windows_user user;
 
     return td_windows_user_of(GetCurrentProcess(), &user) ? td_windows_user_number(&user) : UINT32_MAX;
+}
+
+static HANDLE asked;
+
+/* In a thread of the system's, which ends the process once this has returned from what it cannot refuse. */
+static BOOL WINAPI on_asked(DWORD what)
+{
+    SetEvent(asked);
+    if (what == CTRL_CLOSE_EVENT || what == CTRL_LOGOFF_EVENT || what == CTRL_SHUTDOWN_EVENT)
+        Sleep(INFINITE);
+    return TRUE;
+}
+
+/* The event is this process's as long as it lives: what is given away is a duplicate. */
+int td_asked_make(void)
+{
+    if (!asked)
+        asked = CreateEventW(NULL, TRUE, FALSE, NULL);
+    if (!asked || !SetConsoleCtrlHandler(on_asked, TRUE))
+        return -1;
+    return td_fd_dup(td_fd_of(asked));
+}
+
+td_asked td_asked_next(int fd)
+{
+    if (WaitForSingleObject(td_handle_of(fd), 0) != WAIT_OBJECT_0)
+        return TD_ASKED_NOTHING;
+    ResetEvent(td_handle_of(fd));
+    return TD_ASKED_END;
 }
 
 const char *td_process_environment(const char *name)
