@@ -116,21 +116,15 @@ static void *look_after(void *user)
 
 static tandem_status find_path(td_remote *r, const char *socket, char *why)
 {
-    const char *folder = getenv("XDG_RUNTIME_DIR");
-    int length;
+    char reason[TD_WHY_BYTES];
+    tandem_status status;
 
     r->named = socket[0];
-    if (!r->named && (!folder || folder[0] != '/'))
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.socket is '', but XDG_RUNTIME_DIR is %s",
-                       folder ? "no absolute path" : "not set");
-    if (r->named)
-        length = snprintf(r->path, sizeof r->path, "%s", socket);
-    else
-        length = snprintf(r->path, sizeof r->path, "%s/tandem-0", folder);
-    if (length < 0 || (size_t)length >= sizeof r->path)
+    if (r->named && (size_t)snprintf(r->path, sizeof r->path, "%s", socket) >= sizeof r->path)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.socket is '" TD_NAME "', longer than %zu bytes",
                        TD_NAMED(socket), sizeof r->path - 1);
-    return TANDEM_OK;
+    status = r->named ? TANDEM_OK : td_channel_default(r->path, reason, sizeof reason);
+    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "desc.socket is '', but %s", reason);
 }
 
 /* On the GPU, if the daemon's can share with this device's Vulkan. */

@@ -13,6 +13,7 @@
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
+#include "interop/os/file.h"
 #include "kernels/model/precision_plan.h"
 
 _Static_assert((int)TD_WIRE_BINDINGS == (int)TD_GRAPH_BINDINGS, "a RUN has all of a graph's bindings");
@@ -44,7 +45,7 @@ tandem_status td_remote_network_load(td_model_load *load, const tandem_model_des
 {
     tandem_session *s = load->s;
     td_model *model = load->model;
-    char path[40];
+    char path[TD_FILE_PATH_BYTES];
     tandem_model_desc header = *desc;
     tandem_status status;
     int fd;
@@ -52,9 +53,10 @@ tandem_status td_remote_network_load(td_model_load *load, const tandem_model_des
     status = ask_for_graph(s, model, &fd, why);
     if (status != TANDEM_OK || fd < 0)
         return status;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    status = td_file_path(fd, path, why, TD_WHY_BYTES);
     header.path = path;
-    status = td_model_file_open(load, &header, why);
+    if (status == TANDEM_OK)
+        status = td_model_file_open(load, &header, why);
     td_fd_close(&fd);
     return status;
 }

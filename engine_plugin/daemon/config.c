@@ -13,6 +13,7 @@
 #include "engine_plugin/daemon/config.h"
 #include "engine_plugin/daemon/limits.h"
 #include "engine_plugin/daemon/log.h"
+#include "interop/os/file.h"
 
 enum { LINE_BYTES = 8192, MOST_LINES = 10000 };
 
@@ -142,7 +143,7 @@ static tandem_status set(td_config *config, const char *name, const char *value,
         if (!strcmp(keys[i].name, name))
             return set_key(config, &keys[i], value, why, why_bytes);
     if (!strcmp(name, "model_dir")) {
-        if (value[0] != '/' || strlen(value) >= sizeof config->model_dirs[0])
+        if (!td_file_is_from_root(value) || strlen(value) >= sizeof config->model_dirs[0])
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "model_dir is '%.80s', must be an absolute path of at most %zu bytes", value,
                            sizeof config->model_dirs[0] - 1);
@@ -153,7 +154,7 @@ static tandem_status set(td_config *config, const char *name, const char *value,
         return TANDEM_OK;
     }
     if (!strcmp(name, "tuning")) {
-        if (value[0] != '/' || strlen(value) >= sizeof config->tuning)
+        if (!td_file_is_from_root(value) || strlen(value) >= sizeof config->tuning)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "tuning is '%.80s', must be an absolute path of at most %zu bytes", value,
                            sizeof config->tuning - 1);

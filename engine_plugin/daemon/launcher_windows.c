@@ -145,7 +145,7 @@ static bool is_beneath(int file, const char *dir)
 /* Beneath the first model directory that has it. */
 static int open_beneath(const launcher *n, const char *path, char *why, size_t why_bytes)
 {
-    const bool absolute = path[0] == '\\' || path[0] == '/' || (path[0] && path[1] == ':');
+    const bool absolute = td_file_is_from_root(path);
     char wrong[TD_TEXT_BYTES] = "it is not there";
     uint64_t bytes;
     int fd;
@@ -153,6 +153,8 @@ static int open_beneath(const launcher *n, const char *path, char *why, size_t w
     for (uint32_t i = 0; i < n->config.model_dir_count; i++) {
         char whole[sizeof *n->config.model_dirs + TD_WIRE_PATH_BYTES + 1];
 
+        if (absolute && _strnicmp(path, n->config.model_dirs[i], strlen(n->config.model_dirs[i])))
+            continue; /* a client may know where they are; nothing else is even looked at */
         snprintf(whole, sizeof whole, "%s%s%s", absolute ? "" : n->config.model_dirs[i], absolute ? "" : "\\", path);
         if (td_file_open(whole, &fd, &bytes, wrong, sizeof wrong) != TANDEM_OK)
             continue;

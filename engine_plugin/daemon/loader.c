@@ -3,6 +3,7 @@
 #include "engine_plugin/daemon/loader.h"
 #include "engine_plugin/daemon/worker_message.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/file.h"
 #include "interop/os/thread.h"
 
 #include <pthread.h>
@@ -34,7 +35,7 @@ struct td_loader {
 static tandem_status begin_reading(td_loader *loader, load *l, char *why)
 {
     const td_wire_language *of = &l->message.network.language;
-    char path[40];
+    char path[TD_FILE_PATH_BYTES];
     const tandem_model_desc desc = {.path = path,
                                     .sequences = of->sequences,
                                     .context = of->context,
@@ -42,9 +43,9 @@ static tandem_status begin_reading(td_loader *loader, load *l, char *why)
                                     .pages = of->pages,
                                     .hidden = of->hidden,
                                     .tops = of->tops};
+    const tandem_status status = td_file_path(l->fd, path, why, TD_WHY_BYTES);
 
-    snprintf(path, sizeof path, "/proc/self/fd/%d", l->fd);
-    return td_model_load_begin(loader->session, &desc, &l->reading, why);
+    return status == TANDEM_OK ? td_model_load_begin(loader->session, &desc, &l->reading, why) : status;
 }
 
 /* BUSY: there is more to read. */

@@ -26,7 +26,7 @@ const char td_start_help[] =
 
 /* In the folder of the user's session, which must be the user's: who can write there can put another daemon in the place
  * of this one. In a folder such as /tmp (sticky) only owners can. */
-bool td_start_socket(char *path, size_t bytes)
+bool td_start_socket(char path[TD_CHANNEL_PATH_BYTES], size_t bytes)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *wrong = NULL;
     struct stat st;

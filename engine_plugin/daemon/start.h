@@ -12,7 +12,7 @@
 extern const char td_start_help[];
 
 /* Where to listen if nobody says. False: there is no such place, and the log says why. */
-bool td_start_socket(char *path, size_t bytes);
+bool td_start_socket(char path[TD_CHANNEL_PATH_BYTES], size_t bytes);
 /* Which configuration is read if it is there. False: none. */
 bool td_start_config(char *path, size_t bytes);
 /* Whether the service manager hands over a listener. */

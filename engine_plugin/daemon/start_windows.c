@@ -9,7 +9,6 @@
 #include "engine_plugin/daemon/start.h"
 #include "engine_plugin/daemon/worker.h"
 #include "interop/os/descriptor.h"
-#include "interop/os/process.h"
 
 const char td_start_help[] =
     "Computes for many engines: they share memory with it over a named pipe, and go on when it fails. Stays in the\n"
@@ -19,9 +18,10 @@ const char td_start_help[] =
     "                  user's identifier (SID). Nobody but that user can connect, whatever allow_uid says\n"
     "  --config FILE   %APPDATA%\\tandem\\tandemd.conf if not given and there\n";
 
-bool td_start_socket(char *path, size_t bytes)
+bool td_start_socket(char path[TD_CHANNEL_PATH_BYTES], size_t bytes)
 {
-    return snprintf(path, bytes, "\\\\.\\pipe\\tandem-0-%u", td_process_user()) < (int)bytes;
+    (void)bytes;
+    return td_channel_default(path, NULL, 0) == TANDEM_OK;
 }
 
 bool td_start_config(char *path, size_t bytes)

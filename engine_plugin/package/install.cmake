@@ -73,6 +73,8 @@ install(FILES ${package_out}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgco
 # prefix is known for good.
 if(TARGET tandemd)
     install(TARGETS tandemd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT daemon)
+endif()
+if(TARGET tandemd AND NOT WIN32)
     install(CODE "
         set(bindir \"${CMAKE_INSTALL_BINDIR}\")
         cmake_path(ABSOLUTE_PATH bindir BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\" NORMALIZE)

@@ -11,17 +11,16 @@
 
 bool tool_daemon_path(const char *socket, char path[TD_CONN_PATH_BYTES], char *why, size_t why_bytes)
 {
-    const char *folder = getenv("XDG_RUNTIME_DIR");
-    int length;
-    if (!socket && (!folder || folder[0] != '/')) {
-        snprintf(why, why_bytes, "XDG_RUNTIME_DIR is %s: give --socket PATH", folder ? "no absolute path" : "not set");
+    char reason[200];
+    if (socket) {
+        if (snprintf(path, TD_CONN_PATH_BYTES, "%s", socket) < TD_CONN_PATH_BYTES)
+            return true;
+        snprintf(why, why_bytes, "\"%.60s...\" is too long for a socket's path", socket);
         return false;
     }
-    length = socket ? snprintf(path, TD_CONN_PATH_BYTES, "%s", socket)
-                    : snprintf(path, TD_CONN_PATH_BYTES, "%s/tandem-0", folder);
-    if (length < TD_CONN_PATH_BYTES)
+    if (td_channel_default(path, reason, sizeof reason) == TANDEM_OK)
         return true;
-    snprintf(why, why_bytes, "\"%.60s...\" is too long for a socket's path", socket ? socket : folder);
+    snprintf(why, why_bytes, "%s: give --socket PATH", reason);
     return false;
 }
 

@@ -17,6 +17,14 @@
  * Blocks: as the disk does. */
 tandem_status td_file_open(const char *path, int *fd, uint64_t *bytes, char *why, size_t why_bytes);
 
+/* A path by which td_file_open() opens anew what a descriptor is, a file or what td_memfd_make_sparse() makes, as long as that is
+ * open.
+ * Returns: IO if it has none.
+ * Threads: any.
+ * Blocks: never. */
+enum { TD_FILE_PATH_BYTES = 1024 };
+tandem_status td_file_path(int fd, char path[TD_FILE_PATH_BYTES], char *why, size_t why_bytes);
+
 /* Exactly `bytes` from `offset` on.
  * Returns: IO if the file ends before.
  * Threads: any, several at once.
@@ -48,5 +56,10 @@ void td_file_remove(const char *path);
  * Threads: any; a relative path is one from the process's folder.
  * Blocks: as the disk does. */
 char *td_file_whole_path(const char *path);
+
+/* Whether a path is one from the root on, of whatever is there.
+ * Threads: any.
+ * Blocks: never. */
+bool td_file_is_from_root(const char *path);
 
 #endif

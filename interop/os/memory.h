@@ -54,7 +54,7 @@ enum { TD_MEMFD_PAGE_BYTES = 4096 };
 tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes);
 
 /* Makes memory of so many bytes, any number, that nobody can change: it begins with a copy of `begin`, and has zeros behind that,
- * which take no memory. It is for reading, not for being mapped by who must get no SIGBUS. (Linux: a memfd, sealed.)
+ * which take no memory. It is for reading, not for being mapped by who must get no SIGBUS. (Linux: a memfd, sealed. Windows: a temporary file.)
  * Returns: NOMEM if the machine has not so much left, or no descriptor.
  * Owner: the caller, of *fd, until td_fd_close().
  * Threads: any.

@@ -18,11 +18,16 @@
 
 #include <tlhelp32.h>
 
-#include "interop/os/clock.h"
+#include "interop/os/file.h"
 #include "tandem/tandem.h"
+#include "tests/plugin/network_util.h"
 
-enum { HEADS = 4, ROWS = 300, DIM = 64, VALUES = HEADS * ROWS * DIM, BYTES = VALUES * 2, BLOCK = (BYTES + 4095) / 4096 * 4096 };
+enum { HEADS = 4, ROWS = 300, DIM = 64, VALUES = HEADS * ROWS * DIM, BYTES = VALUES * 2, BLOCK = (BYTES + 4095) / 4096 * 4096,
+       NET_BYTES = NETWORK_ROWS * NETWORK_CHANNELS * sizeof(float) };
 #define SECOND 1000000000ull
+
+#define CONFIG "test_daemon.conf"
+#define MODEL "test_daemon.safetensors"
 
 static char why[600];
 static char pipe_name[100];
@@ -58,7 +63,7 @@ static HANDLE start_daemon(void)
 {
     char arguments[200];
 
-    snprintf(arguments, sizeof arguments, "--socket %s", pipe_name);
+    snprintf(arguments, sizeof arguments, "--socket %s --config " CONFIG, pipe_name);
     return start("tandemd.exe", arguments);
 }
 
@@ -203,6 +208,68 @@ static void test_point(void **state)
     assert_ok(tandem_wait(there.session, ticket, 20 * SECOND, NULL));
 }
 
+/* A network of a file that the daemon finds beneath its model directory, this folder; what leads out of it is refused. */
+typedef struct net {
+    tandem_session *session;
+    tandem_model model;
+    tandem_instance instance;
+    tandem_mem mem;
+    float *host;
+} net;
+
+static void open_net(net *n, tandem_session *session)
+{
+    uint32_t rows = NETWORK_ROWS;
+    void *host;
+
+    *n = (net){.session = session};
+    assert_ok(tandem_model_load(session, MODEL, &n->model));
+    assert_ok(tandem_model_instance(session, n->model, &TANDEM_INIT(tandem_instance_desc), &n->instance));
+    assert_ok(tandem_model_prepare(session, n->instance, &rows, 1));
+    assert_ok(tandem_mem_create(session, &TANDEM_INIT(tandem_mem_desc, .bytes = NETWORK_BINDINGS * NET_BYTES), &n->mem));
+    assert_ok(tandem_mem_host(session, n->mem, &host));
+    n->host = host;
+    for (int i = 0; i < NETWORK_ROWS * NETWORK_CHANNELS; i++)
+        n->host[i] = (float)(i * 7919 % 1000) / 500 - 1;
+}
+
+static void run_net(net *n)
+{
+    const uint32_t rows = NETWORK_ROWS;
+    const int32_t length = NETWORK_ROWS - 3;
+    tandem_view views[NETWORK_BINDINGS];
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
+    tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_RUN);
+    tandem_ticket ticket;
+
+    for (uint32_t i = 0; i < NETWORK_BINDINGS; i++)
+        views[i] = (tandem_view){.mem = n->mem, .offset_bytes = i * NET_BYTES, .dtype = TANDEM_DTYPE_F32};
+    job.op.run = (tandem_run){.instance = n->instance, .bindings = views, .binding_count = NETWORK_BINDINGS, .numbers = &rows,
+                              .number_count = 1, .uniforms = &length, .uniform_bytes = sizeof length};
+    assert_ok(tandem_submit(n->session, &job, &ticket));
+    assert_ok(tandem_wait(n->session, ticket, 20 * SECOND, &report));
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+}
+
+static void test_same_network(void **state)
+{
+    net a, b;
+    tandem_model model;
+
+    (void)state;
+    open_net(&a, here.session);
+    open_net(&b, there.session);
+    for (int i = 0; i < 3; i++) {
+        run_net(&a);
+        run_net(&b);
+        assert_memory_equal(a.host, b.host, NETWORK_BINDINGS * NET_BYTES);
+    }
+    assert_int_equal(tandem_model_load(there.session, "..\\CMakeLists.txt", &model), TANDEM_ERROR_IO);
+    tandem_error_text(NULL, why, sizeof why);
+    assert_non_null(strstr(why, "it leads out"));
+    assert_int_equal(tandem_model_load(there.session, "C:\\windows\\win.ini", &model), TANDEM_ERROR_IO);
+}
+
 static int be_client(const char *socket)
 {
     tandem_ticket ticket;
@@ -283,9 +350,29 @@ static void test_killed_daemon(void **state)
     assert_ok(tandem_session_destroy(&here.session));
 }
 
+static int set_up(void **state)
+{
+    char *model, *folder;
+    FILE *file = fopen(CONFIG, "wb");
+
+    (void)state;
+    td_file_remove(MODEL);
+    if (!file || !MoveFileA(network_file(network_text), MODEL))
+        return -1;
+    model = td_file_whole_path(MODEL);
+    folder = model ? strrchr(model, '\\') : NULL;
+    if (folder)
+        *folder = 0;
+    fprintf(file, "threads = 2\nmodel_dir = %s\n", model ? model : "");
+    free(model);
+    return fclose(file);
+}
+
 static int tear_down(void **state)
 {
     (void)state;
+    td_file_remove(MODEL);
+    td_file_remove(CONFIG);
     if (daemon_process)
         TerminateProcess(daemon_process, 1);
     return 0;
@@ -294,12 +381,13 @@ static int tear_down(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_point),         cmocka_unit_test(test_killed_clients),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_point),
+        cmocka_unit_test(test_same_network),  cmocka_unit_test(test_killed_clients),
         cmocka_unit_test(test_killed_worker), cmocka_unit_test(test_killed_daemon),
     };
 
     if (argc == 3 && !strcmp(argv[1], "--client"))
         return be_client(argv[2]);
     snprintf(pipe_name, sizeof pipe_name, "\\\\.\\pipe\\tandemd-test-%lu", GetCurrentProcessId());
-    return cmocka_run_group_tests(tests, NULL, tear_down);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -114,18 +114,26 @@ static void test_memory(void **state)
 /* What cannot be written to by who gets it. */
 static void test_memory_to_read(void **state)
 {
-    void *map;
-    int fd;
+    const uint64_t length = (1ull << 33) + 1;
+    char read[4], path[TD_FILE_PATH_BYTES];
+    uint64_t bytes;
+    DWORD done;
+    int fd, again;
 
     (void)state;
-    assert_ok(td_memfd_make_sparse("x", "abc", 3, 1 << 20, &fd, why, sizeof why));
-    assert_null(MapViewOfFile((HANDLE)(intptr_t)fd, FILE_MAP_WRITE, 0, 0, 0));
-    map = MapViewOfFile((HANDLE)(intptr_t)fd, FILE_MAP_READ, 0, 0, 1 << 20);
-    assert_non_null(map);
-    assert_memory_equal(map, "abc\0", 4);
-    assert_int_equal(((char *)map)[(1 << 20) - 1], 0);
-    UnmapViewOfFile(map);
+    assert_ok(td_memfd_make_sparse("x", "abc", 3, length, &fd, why, sizeof why));
+    assert_ok(td_file_read(fd, 0, read, 4, why, sizeof why));
+    assert_memory_equal(read, "abc\0", 4);
+    assert_ok(td_file_read(fd, length - 4, read, 4, why, sizeof why));
+    assert_memory_equal(read, "\0\0\0\0", 4);
+    assert_int_equal(td_file_read(fd, length - 3, read, 4, why, sizeof why), TANDEM_ERROR_IO);
+    assert_false(WriteFile((HANDLE)(intptr_t)fd, "x", 1, &done, NULL));
+    assert_ok(td_file_path(fd, path, why, sizeof why));
+    assert_ok(td_file_open(path, &again, &bytes, why, sizeof why));
+    assert_int_equal(bytes, length);
+    td_fd_close(&again);
     td_fd_close(&fd);
+    assert_int_equal(td_file_open(path, &again, &bytes, why, sizeof why), TANDEM_ERROR_IO); /* gone */
 }
 
 static void test_files(void **state)
@@ -159,6 +167,8 @@ static void test_files(void **state)
     assert_non_null(whole);
     assert_true(whole[1] == ':' && strlen(whole) > strlen(name) && !strcmp(whole + strlen(whole) - strlen(name), name));
     free(whole);
+    assert_true(td_file_is_from_root("C:\\a") && td_file_is_from_root("z:/a") && td_file_is_from_root("\\\\machine\\a"));
+    assert_false(td_file_is_from_root("C:a") || td_file_is_from_root("\\a") || td_file_is_from_root("a") || td_file_is_from_root(""));
     td_file_remove(name);
     assert_null(td_file_whole_path(name));
     assert_int_equal(td_file_open(".", &fd, &bytes, why, sizeof why), TANDEM_ERROR_IO);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -166,6 +167,20 @@ void td_listener_close(td_listener *listener)
 }
 
 /* Channels. */
+
+tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
+{
+    const char *folder = getenv("XDG_RUNTIME_DIR");
+
+    path[0] = 0;
+    if (!folder || folder[0] != '/')
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "XDG_RUNTIME_DIR is %s",
+                       folder ? "no absolute path" : "not set");
+    if (snprintf(path, TD_CHANNEL_PATH_BYTES, "%s/tandem-0", folder) >= TD_CHANNEL_PATH_BYTES)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "XDG_RUNTIME_DIR is '" TD_NAME "', too long for a socket's path",
+                       TD_NAMED(folder));
+    return TANDEM_OK;
+}
 
 tandem_status td_channel_connect(const char *path, int *channel, char *why, size_t why_bytes)
 {

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -30,6 +31,14 @@ tandem_status td_file_open(const char *path, int *fd, uint64_t *bytes, char *why
     if (status != TANDEM_OK)
         td_fd_close(fd);
     return status;
+}
+
+tandem_status td_file_path(int fd, char path[TD_FILE_PATH_BYTES], char *why, size_t why_bytes)
+{
+    (void)why;
+    (void)why_bytes;
+    snprintf(path, TD_FILE_PATH_BYTES, "/proc/self/fd/%d", fd);
+    return TANDEM_OK;
 }
 
 tandem_status td_file_read(int fd, uint64_t offset, void *to, uint64_t bytes, char *why, size_t why_bytes)
@@ -108,4 +117,9 @@ void td_file_remove(const char *path)
 char *td_file_whole_path(const char *path)
 {
     return realpath(path, NULL);
+}
+
+bool td_file_is_from_root(const char *path)
+{
+    return path[0] == '/';
 }

@@ -10,10 +10,12 @@
 #include "interop/os/channel.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <wchar.h>
 
 #include "interop/os/descriptor.h"
+#include "interop/os/process.h"
 #include "interop/os/windows/handle.h"
 
 #include <winternl.h>
@@ -393,6 +395,14 @@ static bool is_own(const pipe_channel *c)
 
     return c->peer && td_windows_user_of(GetCurrentProcess(), &own) && td_windows_user_of(c->peer, &peer) &&
            EqualSid(own.is.user.User.Sid, peer.is.user.User.Sid);
+}
+
+tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
+{
+    (void)why;
+    (void)why_bytes;
+    snprintf(path, TD_CHANNEL_PATH_BYTES, "%standem-0-%" PRIu32, prefix, td_process_user());
+    return TANDEM_OK;
 }
 
 tandem_status td_channel_connect(const char *path, int *channel, char *why, size_t why_bytes)

@@ -50,6 +50,16 @@ tandem_status td_file_open(const char *path, int *fd, uint64_t *bytes, char *why
     return status;
 }
 
+tandem_status td_file_path(int fd, char path[TD_FILE_PATH_BYTES], char *why, size_t why_bytes)
+{
+    wchar_t wide[TD_FILE_PATH_BYTES];
+    const DWORD units = GetFinalPathNameByHandleW(td_handle_of(fd), wide, TD_FILE_PATH_BYTES, FILE_NAME_NORMALIZED);
+
+    if (!units || units >= TD_FILE_PATH_BYTES || !WideCharToMultiByte(CP_UTF8, 0, wide, -1, path, TD_FILE_PATH_BYTES, NULL, NULL))
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "handle %d has no path: %s", fd, td_windows_error(GetLastError()).text);
+    return TANDEM_OK;
+}
+
 /* One read at a place, whatever other threads read. False: *error says why. */
 static bool read_at(HANDLE file, uint64_t offset, void *to, DWORD bytes, DWORD *got, DWORD *error)
 {
@@ -155,4 +165,12 @@ char *td_file_whole_path(const char *path)
     if (file != INVALID_HANDLE_VALUE)
         CloseHandle(file);
     return narrow;
+}
+
+/* Of a drive or another machine. */
+bool td_file_is_from_root(const char *path)
+{
+    const bool drive = (path[0] | 32) >= 'a' && (path[0] | 32) <= 'z' && path[1] == ':';
+
+    return drive ? path[2] == '\\' || path[2] == '/' : path[0] == '\\' && path[1] == '\\';
 }

@@ -9,6 +9,7 @@
 #include "interop/os/descriptor.h"
 #include "interop/os/windows/handle.h"
 
+#include <winioctl.h>
 #include <winternl.h>
 
 #define PREFIX L"tandem-"
@@ -207,26 +208,48 @@ tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *f
                               td_windows_error(GetLastError()).text);
 }
 
-/* The handle that is given away can only read. */
+/* Writes all of it, and lets the file end at `bytes`; on most disks what was not written takes no room. */
+static bool fill(HANDLE file, const char *begin, uint64_t begin_bytes, uint64_t bytes)
+{
+    FILE_END_OF_FILE_INFO end = {.EndOfFile.QuadPart = (int64_t)bytes};
+    DWORD done;
+
+    DeviceIoControl(file, FSCTL_SET_SPARSE, NULL, 0, NULL, 0, &done, NULL);
+    for (uint64_t at = 0; at < begin_bytes; at += done) {
+        const uint64_t rest = begin_bytes - at;
+
+        if (!WriteFile(file, begin + at, rest < 1 << 30 ? (DWORD)rest : 1 << 30, &done, NULL) || !done)
+            return false;
+    }
+    return SetFileInformationByHandle(file, FileEndOfFileInfo, &end, sizeof end);
+}
+
+/* A section would count as memory to its end: a file, which is gone with its last handle, and is not written to a disk for want of
+ * anything better. The handle that is given away can only read. */
 tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t begin_bytes, uint64_t bytes, int *fd, char *why,
                                    size_t why_bytes)
 {
-    HANDLE self = GetCurrentProcess(), section = make_section(bytes), reads = NULL;
-    void *view = section ? MapViewOfFile(section, FILE_MAP_WRITE, 0, 0, (SIZE_T)begin_bytes) : NULL;
+    const DWORD all = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    const DWORD how = FILE_ATTRIBUTE_TEMPORARY | FILE_FLAG_DELETE_ON_CLOSE;
+    HANDLE self = GetCurrentProcess(), file = INVALID_HANDLE_VALUE, reads = NULL;
+    wchar_t folder[MAX_PATH + 1], path[MAX_PATH + 64];
+    uint64_t random[2];
 
     (void)name;
-    if (view) {
-        memcpy(view, begin, (size_t)begin_bytes);
-        UnmapViewOfFile(view);
-        if (!DuplicateHandle(self, section, self, &reads, FILE_MAP_READ | SECTION_QUERY, FALSE, 0))
-            reads = NULL;
+    if (GetTempPathW(sizeof folder / sizeof *folder, folder) && SystemFunction036(random, sizeof random)) {
+        swprintf(path, sizeof path / sizeof *path, L"%ls" PREFIX L"%016llx%016llx", folder, (unsigned long long)random[0],
+                 (unsigned long long)random[1]);
+        file = CreateFileW(path, GENERIC_READ | GENERIC_WRITE | DELETE, all, NULL, CREATE_NEW, how, NULL);
     }
+    if (file != INVALID_HANDLE_VALUE && fill(file, begin, begin_bytes, bytes) &&
+        !DuplicateHandle(self, file, self, &reads, GENERIC_READ, FALSE, 0))
+        reads = NULL;
     *fd = td_fd_of(reads);
     if (*fd < 0)
-        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a memfd of %" PRIu64 " bytes cannot be made: %s", begin_bytes,
+        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a file of %" PRIu64 " bytes cannot be made: %s", begin_bytes,
                 td_windows_error(GetLastError()).text);
-    if (section)
-        CloseHandle(section);
+    if (file != INVALID_HANDLE_VALUE)
+        CloseHandle(file);
     return *fd >= 0 ? TANDEM_OK : TANDEM_ERROR_NOMEM;
 }
 
