@@ -65,17 +65,32 @@ done
 archive=$(ls "$windows"/packages/tandem-*-windows-x86_64.zip)
 (cd "$out" && cmake -E tar xf "$archive")
 tree=$(ls -d "$out"/tandem-*)
-for file in bin/libtandem.dll bin/tandem.exe lib/libtandem.dll.a lib/cmake/Tandem/TandemConfig.cmake \
+for file in bin/libtandem.dll bin/tandem.exe bin/tandemd.exe lib/libtandem.dll.a lib/cmake/Tandem/TandemConfig.cmake \
     include/tandem/tandem.h include/tandem/types.h include/tandem/vulkan.h include/tandem/npc.h include/tandem/plugin.h \
     share/doc/tandem/LICENSE share/doc/tandem/engine_plugin/WINDOWS.md; do
     [ -s "$tree/$file" ] || { echo "the archive lacks $file"; exit 1; }
 done
-for file in bin/libtandem.dll bin/tandem.exe; do
-    strange=$(x86_64-w64-mingw32-objdump -p "$tree/$file" | sed -n 's/.*DLL Name: //p' | grep -viE '^(advapi32|kernel32|msvcrt|user32|api-ms-win-.*)\.dll$' || :)
+for file in bin/libtandem.dll bin/tandem.exe bin/tandemd.exe; do
+    strange=$(x86_64-w64-mingw32-objdump -p "$tree/$file" | sed -n 's/.*DLL Name: //p' | grep -viE '^(advapi32|kernel32|msvcrt|ntdll|user32|api-ms-win-.*)\.dll$' || :)
     [ -z "$strange" ] || { echo "$file needs $strange"; exit 1; }
 done
 exports=$(x86_64-w64-mingw32-objdump -p "$tree/bin/libtandem.dll" | sed -n '/\[Ordinal\/Name/,$ s/.*\] \(tandem_[a-z_0-9]*\)$/\1/p' | sort)
 [ "$exports" = "$(sed -n 's/^        \(tandem_[a-z_0-9]*\);.*/\1/p' "$root/engine_plugin/package/tandem.map" | sort)" ]
 x86_64-w64-mingw32-gcc-posix "$root/engine_plugin/examples/hello.c" -I "$tree/include" -L "$tree/lib" -ltandem -o "$tree/bin/hello.exe"
 sh "$root/tests/windows/wine.sh" "$windows" "$tree/bin/hello.exe" | grep -q "^done, "
+# The daemon of the archive: another PROGRAM of the same name cannot be meant, and what is wrong in its configuration is named.
+daemon() { sh "$root/tests/windows/wine.sh" "$windows" "$tree/bin/tandemd.exe" "$@" 2>"$out/said"; }
+daemon --version | grep -q "^tandemd [0-9]"
+daemon --help | grep -q '[\\]pipe[\\]NAME'
+printf 'metrics = 9000\n' >"$out/wrong.conf"
+if daemon --socket '\\.\pipe\tandem-test-archive' --config "$out/wrong.conf"; then
+    echo "tandemd.exe took metrics"
+    exit 1
+fi
+grep -q "metrics is 9000: must be 0 on Windows" "$out/said" || { cat "$out/said"; exit 1; }
+if daemon --socket /tmp/tandem-0; then
+    echo "tandemd.exe took a path of Linux"
+    exit 1
+fi
+grep -q "socket path '/tmp/tandem-0' must be of a pipe" "$out/said" || { cat "$out/said"; exit 1; }
 printf 'test_windows: %d results of the tool are those of Linux; the archive has %d KiB\n' "$same" "$(($(stat -c %s "$archive") / 1024))"

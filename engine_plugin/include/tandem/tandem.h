@@ -119,8 +119,8 @@ typedef struct tandem_session_desc {
                                   computes on the CPU whatever there is */
     char *error_text;          /* where tandem_session_create() writes why it failed, or NULL */
     size_t error_text_bytes;
-    /* Where `tandemd` listens, which then computes instead of this process, or "" for $XDG_RUNTIME_DIR/tandem-0; NULL:
-     * this process does. The same calls either way, and the same bits. When the daemon ends, every point that is
+    /* Where `tandemd` listens, which then computes instead of this process, or "" for $XDG_RUNTIME_DIR/tandem-0 (Windows: a
+     * pipe of this user's); NULL: this process does. The same calls either way, and the same bits. When the daemon ends, every point that is
      * outstanding is signalled at once, its job FAILED with LOST, and tandem_submit() says LOST (at TANDEM_LOG_DEBUG)
      * until there is a daemon again: the session connects by itself, shares anew what is alive, and goes on. */
     const char *socket;
