@@ -28,6 +28,7 @@
 #include "interop/os/memory.h"
 #include "interop/os/process.h"
 #include "interop/os/thread.h"
+#include "tests/interop/os/both.h"
 
 static char why[200];
 
@@ -393,5 +394,7 @@ int main(void)
         cmocka_unit_test(a_start_of_the_machine_has_a_name),
     };
 
-    return cmocka_run_group_tests_name("os", tests, NULL, NULL);
+    const test_cases own = TEST_CASES(tests), *const parts[] = {&own, &os_both_cases};
+
+    return run_cases("os", parts, 2, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void assert_ok_text(tandem_status status, const char *what)
     }
 }
 
-/* Another program of this folder, or this one. */
+/* Another program of this folder, or this one, with a console of its own, by which it can be asked to end. */
 static HANDLE start(const char *program, const char *arguments)
 {
     PROCESS_INFORMATION made;
@@ -54,7 +54,7 @@ static HANDLE start(const char *program, const char *arguments)
     assert_non_null(name);
     snprintf(name + 1, sizeof path - (size_t)(name + 1 - path), "%s", program);
     snprintf(line, sizeof line, "\"%s\" %s", path, arguments);
-    assert_true(CreateProcessA(NULL, line, NULL, NULL, FALSE, 0, NULL, NULL, &how, &made));
+    assert_true(CreateProcessA(NULL, line, NULL, NULL, FALSE, CREATE_NEW_CONSOLE, NULL, NULL, &how, &made));
     CloseHandle(made.hThread);
     return made.hProcess;
 }
@@ -266,7 +266,7 @@ static void test_same_network(void **state)
     }
     assert_int_equal(tandem_model_load(there.session, "..\\CMakeLists.txt", &model), TANDEM_ERROR_IO);
     tandem_error_text(NULL, why, sizeof why);
-    assert_non_null(strstr(why, "it leads out"));
+    assert_non_null(strstr(why, "it is not there, beneath 1 model directory"));
     assert_int_equal(tandem_model_load(there.session, "C:\\windows\\win.ini", &model), TANDEM_ERROR_IO);
 }
 
@@ -346,6 +346,29 @@ static void test_killed_daemon(void **state)
     compute(&there, TANDEM_PRECISION_8B);
     compute(&here, TANDEM_PRECISION_8B);
     assert_same(&here, &there);
+}
+
+/* Ctrl-C's like: it ends as it should, and who is with it is told. */
+static void test_asked_to_end(void **state)
+{
+    tandem_ticket ticket;
+    tandem_status status;
+    DWORD code;
+
+    (void)state;
+    FreeConsole();
+    if (!AttachConsole(GetProcessId(daemon_process)) || !SetConsoleCtrlHandler(NULL, TRUE) ||
+        !GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0))
+        fail_msg("the daemon's console: error %lu", GetLastError());
+    assert_int_equal(WaitForSingleObject(daemon_process, 20000), WAIT_OBJECT_0);
+    assert_true(GetExitCodeProcess(daemon_process, &code));
+    assert_int_equal(code, 0);
+    CloseHandle(daemon_process);
+    daemon_process = NULL;
+    do
+        status = submit(&there, TANDEM_PRECISION_F16, &ticket);
+    while (status == TANDEM_OK || status == TANDEM_ERROR_BUSY);
+    assert_int_equal(status, TANDEM_ERROR_LOST);
     assert_ok(tandem_session_destroy(&there.session));
     assert_ok(tandem_session_destroy(&here.session));
 }
@@ -384,6 +407,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_point),
         cmocka_unit_test(test_same_network),  cmocka_unit_test(test_killed_clients),
         cmocka_unit_test(test_killed_worker), cmocka_unit_test(test_killed_daemon),
+        cmocka_unit_test(test_asked_to_end),
     };
 
     if (argc == 3 && !strcmp(argv[1], "--client"))

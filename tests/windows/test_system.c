@@ -26,6 +26,7 @@
 #include "interop/os/thread.h"
 #include "interop/os/thread_pool.h"
 #include "tandem/tandem.h"
+#include "tests/interop/os/both.h"
 
 static char why[400];
 
@@ -299,5 +300,7 @@ int main(void)
         cmocka_unit_test(test_pool),    cmocka_unit_test(test_process), cmocka_unit_test(test_socket),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const test_cases own = TEST_CASES(tests), *const parts[] = {&own, &os_both_cases};
+
+    return run_cases("system", parts, 2, NULL, NULL);
 }

@@ -44,7 +44,8 @@ foreach(program IN LISTS programs)
     td_windows_test(${name} ${wine} $<TARGET_FILE:${name}>)
 endforeach()
 
-# What is the same on every wire.
+# What is the same on every system, and every wire.
+target_sources(test_system PRIVATE interop/os/both.c)
 target_sources(test_wire PRIVATE interop/wire/messages.c interop/wire/greeting.c interop/wire/conversation.c)
 target_include_directories(test_wire PRIVATE windows/posix)
 add_dependencies(test_daemon tandemd)

@@ -393,7 +393,7 @@ static bool is_own(const pipe_channel *c)
 {
     td_windows_user own, peer;
 
-    return c->peer && td_windows_user_of(GetCurrentProcess(), &own) && td_windows_user_of(c->peer, &peer) &&
+    return c && c->peer && td_windows_user_of(GetCurrentProcess(), &own) && td_windows_user_of(c->peer, &peer) &&
            EqualSid(own.is.user.User.Sid, peer.is.user.User.Sid);
 }
 
@@ -429,7 +429,7 @@ tandem_status td_channel_connect(const char *path, int *channel, char *why, size
     status = make_channel(pipe, channel, why, why_bytes);
     if (status == TANDEM_OK && !is_own(channel_of(*channel))) {
         td_fd_close(channel);
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: who listens there is not of this user", path);
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: who listens there is not of this user, or has more rights", path);
     }
     return status;
 }

@@ -84,10 +84,10 @@ bool td_fd_identify(int fd, td_fd_identity *identity)
     *identity = (td_fd_identity){0};
     if (!td_fd_look(fd, &kind, &identity->bytes))
         return false;
-    if (GetFileType(handle) != FILE_TYPE_DISK) {
+    if (!GetFileInformationByHandle(handle, &info)) { /* Wine takes a section for a file of a disk until here */
         identity->device = UINT64_MAX;
         identity->number = number_of_section(handle);
-    } else if (GetFileInformationByHandle(handle, &info)) {
+    } else {
         identity->device = info.dwVolumeSerialNumber;
         identity->number = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
         identity->changed_ns =

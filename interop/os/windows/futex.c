@@ -33,8 +33,8 @@ void td_futex_wait_shared(_Atomic uint32_t *word, uint32_t seen, uint64_t timeou
 
     if (atomic_load(word) != seen)
         return;
-    if (!waker || atomic_exchange(&waker->led, true)) {
-        WaitOnAddress((volatile void *)word, &seen, sizeof seen, waker || local || ms < looks ? ms : looks);
+    if (!waker || atomic_exchange(&waker->led, true)) { /* who led may be about to leave: not for long */
+        WaitOnAddress((volatile void *)word, &seen, sizeof seen, local || ms < looks ? ms : looks);
         return;
     }
     ResetEvent(waker->event);
