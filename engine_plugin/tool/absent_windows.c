@@ -18,7 +18,6 @@
 ABSENT(fetch, "it runs Python's pip; any GGUF file will do for --model")
 ABSENT(conform, "it stands in front of a program's calls by LD_PRELOAD")
 ABSENT(doctor, "`tandem info` says what the CPU and the GPUs are good for")
-ABSENT(top, "it draws on a terminal as POSIX has it; tandemd logs what its clients do to stderr")
 ABSENT(layer, "there is no Vulkan layer yet")
 ABSENT(tune, "a table that was made for the same GPU elsewhere is read, by --tuning")
 ABSENT(serve, "it is a program of its own, which is not built")

@@ -4,18 +4,15 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
-#include <signal.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <termios.h>
-#include <unistd.h>
 
 #include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/daemon.h"
-#include "engine_plugin/tool/series.h"
+#include "engine_plugin/tool/screen.h"
+#include "interop/os/clock.h"
 #include "tandem/tandem.h"
 
 /* clang-format off */
@@ -255,67 +252,15 @@ static bool print_json(const top *t)
     return ok;
 }
 
-/* The terminal. */
-
-static volatile sig_atomic_t ends;
-static struct termios as_it_was;
-
-static void on_signal(int number)
-{
-    (void)number;
-    ends = 1;
-}
-
-static void enter_screen(void)
-{
-    const struct sigaction end = {.sa_handler = on_signal};
-    struct termios raw;
-    sigaction(SIGINT, &end, NULL);
-    sigaction(SIGTERM, &end, NULL);
-    sigaction(SIGHUP, &end, NULL);
-    tcgetattr(STDIN_FILENO, &as_it_was);
-    raw = as_it_was;
-    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    printf("\033[?1049h\033[?25l");
-}
-
-static void leave_screen(void)
-{
-    printf("\033[?25h\033[?1049l");
-    tcsetattr(STDIN_FILENO, TCSANOW, &as_it_was);
-}
-
-/* Until the next look is due; true if it is to be the end. */
-static bool wait_for_key(uint64_t ns)
-{
-    const uint64_t until = td_now_ns() + ns;
-    bool listens = true;
-    while (!ends && td_now_ns() < until) {
-        struct pollfd p = {listens ? STDIN_FILENO : -1, POLLIN, 0};
-        char key;
-        if (poll(&p, 1, (int)((until - td_now_ns()) / 1000000) + 1) <= 0)
-            continue;
-        if (read(STDIN_FILENO, &key, 1) != 1)
-            listens = false;
-        else if (key == 'q' || key == 'Q' || key == 3)
-            return true;
-        else
-            return false; /* any other key: look now */
-    }
-    return ends;
-}
-
 static int run_live(top *t, uint64_t interval_ns)
 {
     char why[TD_WIRE_TEXT_BYTES] = "";
     bool fresh = true;
-    enter_screen();
+    tool_screen_enter();
     do {
-        struct winsize size = {.ws_row = 24, .ws_col = 80};
-        ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
         const tandem_status status = look(t, why, sizeof why);
-        const int columns = size.ws_col ? size.ws_col : 80, rows = size.ws_row ? size.ws_row : 24;
+        int columns, rows;
+        tool_screen_size(&columns, &rows);
         printf("\033[H");
         if (status == TANDEM_OK) {
             print_table(t, true, columns, rows);
@@ -326,8 +271,8 @@ static int run_live(top *t, uint64_t interval_ns)
         printf("\033[J\033[%d;1Hq ends", rows);
         fflush(stdout);
         fresh = status == TANDEM_OK && !t->was_ns; /* the second look makes rates: soon */
-    } while (!wait_for_key(fresh ? 300000000u : interval_ns));
-    leave_screen();
+    } while (!tool_screen_wait(fresh ? 300000000u : interval_ns));
+    tool_screen_leave();
     return TOOL_OK;
 }
 
@@ -336,7 +281,7 @@ static int run_lines(top *t, uint64_t interval_ns, bool once, bool json)
     char why[TD_WIRE_TEXT_BYTES] = "";
     tandem_status status = look(t, why, sizeof why);
     while (status == TANDEM_OK) {
-        bench_sleep_ns(interval_ns);
+        td_sleep_ns(interval_ns);
         status = look(t, why, sizeof why);
         if (status != TANDEM_OK)
             break;
@@ -370,7 +315,7 @@ int tool_top(int argc, char **argv)
         return tool_usage("top", "%s", why);
     t.now.conn.fd = -1;
     const uint64_t interval_ns = (uint64_t)(seconds * 1e9);
-    const bool live = !once && !json && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    const bool live = !once && !json && tool_screen_is_there();
     const int result = live ? run_live(&t, interval_ns) : run_lines(&t, interval_ns, once, json);
     tool_daemon_close(&t.now);
     return result;

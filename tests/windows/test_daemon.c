@@ -26,6 +26,7 @@ enum { HEADS = 4, ROWS = 300, DIM = 64, VALUES = HEADS * ROWS * DIM, BYTES = VAL
        NET_BYTES = NETWORK_ROWS * NETWORK_CHANNELS * sizeof(float) };
 #define SECOND 1000000000ull
 
+#define TOP "test_daemon.top"
 #define CONFIG "test_daemon.conf"
 #define MODEL "test_daemon.safetensors"
 
@@ -270,6 +271,39 @@ static void test_same_network(void **state)
     assert_int_equal(tandem_model_load(there.session, "C:\\windows\\win.ini", &model), TANDEM_ERROR_IO);
 }
 
+/* Who computes there is said to `tandem top`. */
+static void test_top(void **state)
+{
+    SECURITY_ATTRIBUTES inherit = {.nLength = sizeof inherit, .bInheritHandle = TRUE};
+    HANDLE out = CreateFileA(TOP, GENERIC_WRITE, FILE_SHARE_READ, &inherit, CREATE_ALWAYS, 0, NULL);
+    char path[1000], arguments[200], said[4096];
+    STARTUPINFOA how = {.cb = sizeof how, .dwFlags = STARTF_USESTDHANDLES, .hStdOutput = out, .hStdError = out};
+    PROCESS_INFORMATION made;
+    DWORD code;
+    FILE *file;
+
+    (void)state;
+    assert_ptr_not_equal(out, INVALID_HANDLE_VALUE);
+    GetModuleFileNameA(NULL, path, sizeof path);
+    *strrchr(path, '\\') = 0;
+    strncat(path, "\\tandem.exe", sizeof path - strlen(path) - 1);
+    snprintf(arguments, sizeof arguments, "tandem top --once --json --interval 0.2 --socket %s", pipe_name);
+    assert_true(CreateProcessA(path, arguments, NULL, NULL, TRUE, 0, NULL, NULL, &how, &made));
+    assert_int_equal(WaitForSingleObject(made.hProcess, 20000), WAIT_OBJECT_0);
+    assert_true(GetExitCodeProcess(made.hProcess, &code));
+    CloseHandle(made.hThread);
+    CloseHandle(made.hProcess);
+    CloseHandle(out);
+    file = fopen(TOP, "rb");
+    assert_non_null(file);
+    said[fread(said, 1, sizeof said - 1, file)] = 0;
+    fclose(file);
+    td_file_remove(TOP);
+    assert_int_equal(code, 0);
+    if (!strstr(said, "test_daemon.exe"))
+        fail_msg("%s", said);
+}
+
 static int be_client(const char *socket)
 {
     tandem_ticket ticket;
@@ -405,7 +439,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_point),
-        cmocka_unit_test(test_same_network),  cmocka_unit_test(test_killed_clients),
+        cmocka_unit_test(test_same_network),  cmocka_unit_test(test_top),
+        cmocka_unit_test(test_killed_clients),
         cmocka_unit_test(test_killed_worker), cmocka_unit_test(test_killed_daemon),
         cmocka_unit_test(test_asked_to_end),
     };

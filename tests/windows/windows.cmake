@@ -48,7 +48,7 @@ endforeach()
 target_sources(test_system PRIVATE interop/os/both.c)
 target_sources(test_wire PRIVATE interop/wire/messages.c interop/wire/greeting.c interop/wire/conversation.c)
 target_include_directories(test_wire PRIVATE windows/posix)
-add_dependencies(test_daemon tandemd)
+add_dependencies(test_daemon tandemd tandem_tool)
 set_source_files_properties(interop/wire/messages.c PROPERTIES COMPILE_OPTIONS "-Wno-format;-Wno-format-extra-args") # %zu
 
 # The examples, as who gets the archive runs them; and the tool, whose results are to be those of Linux.
