@@ -300,7 +300,7 @@ bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, co
                          uint32_t push_bytes, const uint32_t *constants, uint32_t constant_count, const char *name,
                          demo_compute *out)
 {
-    VkSpecializationMapEntry entries[4];
+    VkSpecializationMapEntry entries[DEMO_MAX_CONSTANTS];
     VkDescriptorSetLayoutBinding bindings[DEMO_MAX_BINDINGS];
     VkShaderModule module = VK_NULL_HANDLE;
     out->bindings = count;

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-enum { DEMO_MAX_BINDINGS = 10 };
+enum { DEMO_MAX_BINDINGS = 10, DEMO_MAX_CONSTANTS = 5 };
 
 typedef struct demo_engine {
     VkInstance instance;
@@ -100,7 +100,7 @@ bool demo_buffer_create_near(demo_engine *e, uint64_t bytes, VkBufferUsageFlags 
 void demo_buffer_destroy(demo_engine *e, demo_buffer *buffer);
 
 bool demo_shader_create(demo_engine *e, const uint32_t *words, size_t bytes, VkShaderModule *out);
-/* `constants`: specialisation constants 0, 1, ...; at most 4. */
+/* `constants`: specialisation constants 0, 1, ...; at most DEMO_MAX_CONSTANTS. */
 bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, const VkDescriptorType *types,
                          uint32_t count,
                          uint32_t push_bytes, const uint32_t *constants, uint32_t constant_count, const char *name,

@@ -264,11 +264,27 @@ demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text
     return DEMO_SWITCHED;
 }
 
+/* What renders a scene: how many of everything there are is compiled in. */
+static bool create_scene(demo_pipeline *p, int scene)
+{
+    VkDescriptorType types[5] = {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
+                                 VK_DESCRIPTOR_TYPE_STORAGE_IMAGE, VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
+                                 VK_DESCRIPTOR_TYPE_STORAGE_IMAGE};
+    uint32_t constants[DEMO_MAX_CONSTANTS];
+    demo_cast cast;
+    demo_scene_cast(&cast);
+    demo_scene_build(scene, &cast, &p->first_block);
+    p->last_block = p->first_block;
+    memcpy(constants, p->first_block.counts, sizeof p->first_block.counts);
+    constants[4] = p->first_block.traits[0];
+    return demo_compute_create(p->engine, scene_words, sizeof scene_words, types, 5, sizeof(struct td_scene_push), constants,
+                               DEMO_MAX_CONSTANTS, "scene", &p->scene);
+}
+
 bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options)
 {
     static const VkDescriptorType storage = VK_DESCRIPTOR_TYPE_STORAGE_IMAGE;
     VkDescriptorType types[DEMO_MAX_BINDINGS];
-    demo_cast cast;
     char why[400] = "";
     p->engine = e;
     p->options = *options;
@@ -287,12 +303,7 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
                              "composite", &p->composite) ||
         !demo_denoiser_pipeline(e, &p->guides))
         return false;
-    demo_scene_cast(&cast);
-    demo_scene_build(options->scene, &cast, &p->first_block);
-    p->last_block = p->first_block;
-    types[0] = VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER;
-    if (!demo_compute_create(e, scene_words, sizeof scene_words, types, 5, sizeof(struct td_scene_push),
-                             p->first_block.counts, 4, "scene", &p->scene))
+    if (!create_scene(p, options->scene))
         return false;
     if (!create_station(p, p->station, options->rung, why, sizeof why))
         return demo_fail("no session on %s: %s", e->properties.deviceName, why);
@@ -307,6 +318,23 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
         if (!create_slot(p, &p->slots[i]))
             return false;
     }
+    return true;
+}
+
+bool demo_pipeline_scene(demo_pipeline *p, int scene)
+{
+    demo_engine *e = p->engine;
+    if (!demo_vk(e, vkDeviceWaitIdle(e->device), "waiting for the GPU"))
+        return false;
+    demo_compute_destroy(e, &p->scene);
+    memset(&p->scene, 0, sizeof p->scene);
+    p->options.scene = scene;
+    for (int i = 0; i < 2; i++)
+        demo_denoiser_forget(&p->stations[i].denoiser);
+    if (!create_scene(p, scene))
+        return false;
+    for (int i = 0; i < DEMO_SLOTS; i++)
+        memcpy(p->slots[i].scene_block.host, &p->first_block, sizeof p->first_block);
     return true;
 }
 
@@ -418,12 +446,14 @@ static void shader_barrier(VkCommandBuffer commands)
 }
 
 /* No frame that reads the slot's scene is under way. */
-static void set_scene(demo_pipeline *p, demo_slot *s, const demo_cast *cast)
+static void set_scene(demo_pipeline *p, demo_slot *s, const demo_frame_request *at)
 {
     struct td_scene_block block;
-    if (!demo_scene_has_cast(p->options.scene))
+    demo_cast cast = at->cast;
+    if (!demo_scene_moves(p->options.scene))
         return;
-    demo_scene_build(p->options.scene, cast, &block);
+    cast.seconds = at->seconds;
+    demo_scene_build(p->options.scene, &cast, &block);
     demo_scene_mark_moves(&p->last_block, &block);
     memcpy(s->scene_block.host, &block, sizeof block);
     p->last_block = block;
@@ -612,7 +642,7 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     stamp(s, 0, false);
     demo_label(e, commands, "render");
     demo_memory_barrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, COMPUTE, 0);
-    set_scene(p, s, &request->cast);
+    set_scene(p, s, request);
     record_scene(p, commands, s, &s->radiance, request, (uint32_t)request->index + 1, 1, 0);
     demo_label(e, commands, NULL);
     if (!pause_inside(e, s, p->options.inject_ms[DEMO_RENDER], &points))
@@ -935,7 +965,7 @@ static bool add_samples(demo_pipeline *p, demo_slot *s, const demo_image *to, co
                         uint32_t samples, uint32_t already)
 {
     demo_engine *e = p->engine;
-    set_scene(p, s, &at->cast);
+    set_scene(p, s, at);
     for (uint32_t done = 0; done < samples;) {
         const uint32_t now = samples - done < REFERENCE_CHUNK ? samples - done : REFERENCE_CHUNK;
         if (!demo_once_begin(e))

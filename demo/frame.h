@@ -156,6 +156,9 @@ typedef struct demo_present {
 bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options);
 void demo_pipeline_destroy(demo_pipeline *p);
 
+/* Goes to another scene, without anything of the frames before: of those none is under way. */
+bool demo_pipeline_scene(demo_pipeline *p, int scene);
+
 /* Makes a session on the next rung down that this machine has, behind the lowest on the best one, for the frames that
  * begin from now on; those under way end on their own session. `text`: what it came to, in a few words. LATER: frames
  * of the session before are still under way. With `skip_same` a rung on which the same happens as on another is left out. */

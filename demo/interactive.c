@@ -39,6 +39,7 @@ typedef struct interactive {
     double notice_until;
     bool notice_warns;
     bool step_down;  /* asked for */
+    bool next_scene; /* asked for */
     demo_slot *referred;      /* whose view p->reference has; NULL: none's */
     uint32_t reference_step;  /* samples at once */
     uint32_t measured;        /* samples that the quality was last measured against */
@@ -144,6 +145,7 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 'r': compare_with_reference(w); break;
     case 'e': v->error_map = !v->error_map; break;
     case 'l': w->step_down = true; break;
+    case 's': w->next_scene = true; break;
     case ' ':
         v->paused = !v->paused;
         v->wipe = v->wipe == DEMO_WIPE_REFERENCE ? first_wipe(w) : v->wipe;
@@ -368,6 +370,29 @@ static void step_down(interactive *w)
     w->notice_until = now_seconds() + (outcome == DEMO_SWITCHED ? 1.5 : 4.0);
 }
 
+/* The tavern is for who stays there: it has to be asked for from the start. */
+static bool change_scene(interactive *w)
+{
+    int scene = w->pipeline->options.scene;
+    w->next_scene = false;
+    if (w->tavern)
+        return true;
+    do
+        scene = demo_scene_name(scene + 1) ? scene + 1 : 0;
+    while (demo_scene_has_cast(scene));
+    if (!demo_pipeline_scene(w->pipeline, scene))
+        return false;
+    w->data.scene = demo_scene_name(scene);
+    w->shown = w->referred = NULL;
+    w->data.reference_samples = 0;
+    w->view.paused = false;
+    w->view.wipe = w->view.wipe == DEMO_WIPE_REFERENCE ? first_wipe(w) : w->view.wipe;
+    w->path_seconds = 0;
+    start_again(w);
+    say(w, 2.5, w->data.scene);
+    return true;
+}
+
 /* How near the picture is to its reference, as far as that is known. */
 static bool measure_quality(interactive *w)
 {
@@ -480,8 +505,10 @@ static bool loop(interactive *w, demo_trace *trace)
             if (!w->screen.image_count)
                 rest(IDLE_SECONDS);
         }
-        bool ok;
-        if (w->view.screenshot && w->shown) {
+        bool ok = true;
+        if (w->next_scene) {
+            ok = drain(w, trace) && change_scene(w);
+        } else if (w->view.screenshot && w->shown) {
             w->view.screenshot = false;
             ok = drain(w, trace) && take_screenshot(w);
         } else if (w->view.paused && w->shown) {

@@ -438,7 +438,7 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         used = chip_width(unit, left.c_str()) + inset;
     }
     const char *const hints[] = {d->has_denoiser && view->wipe != DEMO_WIPE_NONE
-                                     ? "mouse: move the line   N: other way   R: reference   H: help"
+                                     ? "mouse: move the line   S: next scene   R: reference   H: help"
                                      : "",
                                  view->wipe == DEMO_WIPE_NONE ? "L: next rung   H: help"
                                                               : "mouse: move the line   L: next rung   H: help",
@@ -459,6 +459,7 @@ void help(ImDrawList *list, float unit, float width, float height, bool tavern)
     static const char *const lines[][2] = {{"N", "trained network, or the filter without training"},
                                            {"A", "wipe: input against result, on or off"},
                                            {"R", "hold still: wipe against many samples, on or off"},
+                                           {"S", "next scene"},
                                            {"mouse, left, right", "move the wipe"},
                                            {"1  2  3", "filter's precision: automatic, 16-bit, 8-bit"},
                                            {"K  Q  V", "filter: smooth keys, queries, values, or not"},
@@ -471,7 +472,7 @@ void help(ImDrawList *list, float unit, float width, float height, bool tavern)
                                            {"H or F1", "this help"},
                                            {"Esc", "quit"}};
     constexpr int COUNT = sizeof lines / sizeof *lines;
-    const float wide = 560 * unit, tall = (float)(COUNT * 26 + 60 + (tavern ? 2 * 26 : 0)) * unit;
+    const float wide = 560 * unit, tall = (float)(COUNT * 26 + 60 + (tavern ? 1 * 26 : 0)) * unit;
     const float x = (width - wide) / 2, y = (height - tall) / 2;
     list->AddRectFilled(ImVec2(x, y), ImVec2(x + wide, y + tall), IM_COL32(12, 14, 18, 252), 8 * unit);
     list->AddRect(ImVec2(x, y), ImVec2(x + wide, y + tall), LINE, 8 * unit, 0, unit);
@@ -487,7 +488,7 @@ void help(ImDrawList *list, float unit, float width, float height, bool tavern)
         if (tavern)
             put(line);
     for (const auto &line : lines)
-        if (!tavern || (std::strncmp(line[0], "mouse", 5) != 0 && std::strcmp(line[0], "Esc") != 0))
+        if (!tavern || (std::strcmp(line[0], "S") != 0 && std::strncmp(line[0], "mouse", 5) != 0 && std::strcmp(line[0], "Esc") != 0))
             put(line);
 }
 

@@ -73,15 +73,18 @@ static void build_gallery(scene_builder *b)
 
 typedef struct scene_entry {
     const char *name;
-    void (*build)(scene_builder *b); /* NULL: it has a cast */
+    void (*build)(scene_builder *b); /* NULL, both: it has a cast */
+    void (*build_at)(scene_builder *b, double seconds); /* in its place, where something moves by itself */
     vec3 eye, target;
     float swing, bob, field_of_view; /* metres, metres, degrees from top to bottom */
 } scene_entry;
 
 static const scene_entry scenes[] = {
-    {"room", build_room, {0.0f, 1.45f, 3.05f}, {0.0f, 0.95f, -1.0f}, 0.85f, 0.18f, 58.0f},
-    {"gallery", build_gallery, {0.2f, 1.60f, 3.2f}, {0.0f, 1.25f, -1.6f}, 1.3f, 0.15f, 56.0f},
-    {"tavern", NULL, {0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f}, 0.0f, 0.0f, 54.0f},
+    {"room", build_room, NULL, {0.0f, 1.45f, 3.05f}, {0.0f, 0.95f, -1.0f}, 0.85f, 0.18f, 58.0f},
+    {"gallery", build_gallery, NULL, {0.2f, 1.60f, 3.2f}, {0.0f, 1.25f, -1.6f}, 1.3f, 0.15f, 56.0f},
+    {"courtyard", NULL, build_courtyard, {1.9f, 1.62f, 4.6f}, {-0.7f, 1.75f, -3.5f}, 0.7f, 0.12f, 58.0f},
+    {"clutter", NULL, build_clutter, {0.1f, 1.3f, 0.95f}, {0.02f, 1.06f, -0.8f}, 0.24f, 0.05f, 50.0f},
+    {"tavern", NULL, NULL, {0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f}, 0.0f, 0.0f, 54.0f},
 };
 enum { SCENE_COUNT = sizeof scenes / sizeof *scenes };
 
@@ -100,6 +103,11 @@ const char *demo_scene_name(int scene)
 
 bool demo_scene_has_cast(int scene)
 {
+    return !scenes[scene].build && !scenes[scene].build_at;
+}
+
+bool demo_scene_moves(int scene)
+{
     return !scenes[scene].build;
 }
 
@@ -109,6 +117,8 @@ void demo_scene_build(int scene, const demo_cast *cast, struct td_scene_block *o
     memset(out, 0, sizeof *out);
     if (demo_scene_has_cast(scene))
         build_tavern(&b, cast);
+    else if (demo_scene_moves(scene))
+        scenes[scene].build_at(&b, cast->seconds);
     else
         scenes[scene].build(&b);
 }

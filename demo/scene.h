@@ -24,10 +24,13 @@ typedef struct demo_cast {
     float eye[3], target[3];
     demo_figure figures[DEMO_FIGURES];
     float items[DEMO_ITEMS][3];
+    double seconds; /* of what moves by itself, figures or not */
 } demo_cast;
 
-/* Whether it has figures; of other scenes no function here reads a cast. */
+/* Whether it has figures; of a cast of other scenes nothing but the seconds is read. */
 bool demo_scene_has_cast(int scene);
+/* Whether anything in it is not always where it was. */
+bool demo_scene_moves(int scene);
 /* All in their places. */
 void demo_scene_cast(demo_cast *out);
 /* The middle of a figure's head. */

@@ -257,7 +257,7 @@ static void test_network(void **state)
     view.paused = false;
     build(&view, &d, 1280, 720);
     assert_true(find("this frame and 11 before it") >= 0 && find("denoise.safetensors") >= 0 && find("/home") < 0);
-    assert_true(find("cleaned by the trained network") >= 0 && find("N: other way") >= 0);
+    assert_true(find("cleaned by the trained network") >= 0 && find("S: next scene") >= 0);
     d.in_history = 1;
     build(&view, &d, 1280, 720);
     assert_true(find("this frame alone, so far") >= 0);

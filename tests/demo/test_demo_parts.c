@@ -318,9 +318,14 @@ static void test_scenes(void **state)
         assert_in_range(block.counts[0], 1, TD_SCENE_SPHERES);
         assert_in_range(block.counts[1], 1, TD_SCENE_BOXES);
         assert_in_range(block.counts[2], 1, TD_SCENE_LIGHTS);
-        for (uint32_t i = 0; i < block.counts[2]; i++) /* from the ceiling, or out of a hearth */
-            assert_true((block.lights[i].normal[1] < -0.99f || demo_scene_has_cast(count)) && block.lights[i].edge_u[3] > 0.1f);
+        for (uint32_t i = 0; i < block.counts[2]; i++) /* from the ceiling, or out of a hearth or a window */
+            assert_true((block.lights[i].normal[1] < -0.99f || demo_scene_moves(count)) &&
+                        block.lights[i].edge_u[3] > (demo_scene_moves(count) ? 1e-3f : 0.1f));
         check_groups(&block);
+        for (uint32_t i = 0; i < TD_SCENE_SPHERES; i++)
+            assert_true(block.sphere_material[i][0] < TD_SCENE_MATERIALS);
+        for (uint32_t i = 0; i < TD_SCENE_BOXES; i++)
+            assert_true(block.box_material[i][0] < TD_SCENE_MATERIALS && block.box_material[i][1] <= TD_SHAPE_ARCH);
         for (int step = 0; step < 100; step++) {
             demo_scene_camera(count, &cast, step * 0.5, 320, 180, &push);
             for (int axis = 0; axis < 3; axis++)
@@ -366,12 +371,44 @@ static void test_moves(void **state)
     assert_int_equal(moving(&now), 3);
 }
 
+/* What moves by itself is where its moment says; all else rests. What each scene costs is what it has. */
+static void test_scenes_of_their_own_life(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t traits, moving;
+    } scenes[] = {{"room", 0, 0},
+                  {"tavern", 0, 0},
+                  {"courtyard", TD_TRAIT_SHAPES | TD_TRAIT_TEXTURES | TD_TRAIT_FINISHES | TD_TRAIT_GLASS | TD_TRAIT_SKY, 1},
+                  {"clutter", TD_TRAIT_SHAPES | TD_TRAIT_TEXTURES | TD_TRAIT_FINISHES | TD_TRAIT_GLASS, 1}};
+    static struct td_scene_block before, now;
+    demo_cast cast;
+    (void)state;
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
+        const int scene = demo_scene_find(scenes[i].name);
+        assert_true(scene >= 0);
+        demo_scene_cast(&cast);
+        demo_scene_build(scene, &cast, &before);
+        demo_scene_build(scene, &cast, &now);
+        demo_scene_mark_moves(&before, &now);
+        assert_int_equal(now.traits[0], scenes[i].traits);
+        assert_int_equal(moving(&now), 0);
+        cast.seconds = 0.2;
+        demo_scene_build(scene, &cast, &now);
+        demo_scene_mark_moves(&before, &now);
+        assert_int_equal(moving(&now), scenes[i].moving);
+        check_groups(&now);
+        assert_true(demo_scene_moves(scene) == (scenes[i].moving > 0 || demo_scene_has_cast(scene)));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_seams),
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
         cmocka_unit_test(test_adapt),                cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_scenes_of_their_own_life),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
