@@ -189,9 +189,9 @@ static void tree(scene_builder *b, const stuff *s, float x, float z, float size,
 static void cypress(scene_builder *b, const stuff *s, float x, float z, float height)
 {
     build_group_begin(b);
-    for (int i = 0; i < 6; i++) {
-        const float t = (float)i / 6.0f;
-        build_sphere(b, s->cypress, x, height * (0.42f + 0.55f * t), z, 0.85f * (1.0f - t) * (0.6f + 0.4f * t) + 0.3f);
+    for (int i = 0; i < 9; i++) {
+        const float t = (float)i / 9.0f;
+        build_sphere(b, s->cypress, x, height * (0.5f + 0.5f * t), z, 0.82f * (1.0f - t * t) + 0.12f);
     }
     build_group_fit(b);
 }
@@ -210,12 +210,12 @@ static void vine(scene_builder *b, const stuff *s, float x, float y, float z, fl
 
 void build_courtyard(scene_builder *b, double seconds)
 {
-    const float horizon[3] = {0.95f, 1.02f, 1.06f}, overhead[3] = {0.17f, 0.38f, 0.86f};
+    const float horizon[3] = {0.80f, 0.92f, 1.05f}, overhead[3] = {0.09f, 0.27f, 0.86f};
     const uint32_t sky = build_material(b, TD_TEXTURE_SKY, horizon, overhead, 1.0f);
     const stuff s = make_stuff(b, seconds);
     build_bounds(b, (vec3){-80.0f, 0.0f, -80.0f}, (vec3){80.0f, 80.0f, 80.0f});
     build_walls(b, sky, sky, s.tiles, sky, sky, sky);
-    build_sun(b, (vec3){0.56f, 0.72f, 0.30f}, 0.012f, (vec3){10.5f, 8.6f, 6.2f});
+    build_sun(b, (vec3){0.56f, 0.72f, 0.30f}, 0.012f, (vec3){17.0f, 13.6f, 9.4f});
     walls(b, &s);
     arcades(b, &s);
     windows(b, &s);
@@ -224,7 +224,7 @@ void build_courtyard(scene_builder *b, double seconds)
     tree(b, &s, 3.0f, -5.3f, 1.25f, 23);
     tree(b, &s, -2.9f, 0.3f, 1.0f, 37);
     cypress(b, &s, 7.4f, -6.4f, 8.6f);
-    cypress(b, &s, 4.4f, -12.5f, 9.6f);
+    cypress(b, &s, 3.7f, -12.5f, 8.8f);
     vine(b, &s, LEFT + 0.3f, 4.9f, -6.6f, 3.0f, 5);
     vine(b, &s, RIGHT - 0.1f, 3.6f, -3.6f, 3.4f, 9);
     /* A ball that shows it all, and a lantern beneath the arches. */

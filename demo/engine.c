@@ -478,6 +478,26 @@ bool demo_image_read(demo_engine *e, const demo_image *image, float *rgba)
     return ok;
 }
 
+bool demo_image_write(demo_engine *e, const demo_image *image, const float *rgba)
+{
+    const VkBufferImageCopy copy = {.imageSubresource = {VK_IMAGE_ASPECT_COLOR_BIT, 0, 0, 1},
+                                    .imageExtent = {image->width, image->height, 1}};
+    const uint64_t bytes = (uint64_t)16 * image->width * image->height;
+    demo_buffer staging = {0};
+    bool ok = demo_buffer_create(e, bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT, false, "written from the host", &staging);
+    if (ok)
+        memcpy(staging.host, rgba, bytes);
+    ok = ok && demo_once_begin(e);
+    if (ok) {
+        vkCmdCopyBufferToImage(e->once, staging.buffer, image->image, VK_IMAGE_LAYOUT_GENERAL, 1, &copy);
+        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_READ_BIT);
+        ok = demo_once_end(e);
+    }
+    demo_buffer_destroy(e, &staging);
+    return ok;
+}
+
 bool demo_image_read_bytes(demo_engine *e, const demo_image *image, uint8_t *rgba)
 {
     demo_buffer staging = {0};

@@ -118,6 +118,8 @@ bool demo_once_end(demo_engine *e);
 
 /* The image in layout GENERAL, read back as floats, four a pixel (R16G16B16A16 and R32G32B32A32 floats) or as bytes. */
 bool demo_image_read(demo_engine *e, const demo_image *image, float *rgba);
+/* And written, four floats a pixel: an R32G32B32A32 image that nothing uses. */
+bool demo_image_write(demo_engine *e, const demo_image *image, const float *rgba);
 bool demo_image_read_bytes(demo_engine *e, const demo_image *image, uint8_t *rgba);
 bool demo_image_to_general(demo_engine *e, const demo_image *const *images, uint32_t count);
 

@@ -32,7 +32,7 @@ typedef struct judged {
     demo_cast cast;
     uint32_t index, shift_x, shift_y;
     bool denoised;
-    float *noisy, *result;
+    float *noisy, *result, *albedo, *normal; /* the last two for who is compared with */
 } judged;
 
 typedef struct headless {
@@ -58,6 +58,7 @@ typedef struct headless {
     demo_stay stays[DEMO_STAYS];
     uint32_t stay_count;
     demo_recheck *recheck;
+    demo_oidn *oidn; /* or NULL */
 } headless;
 
 bool demo_make_folder(const char *path)
@@ -128,6 +129,14 @@ static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *f
     j->result = malloc(h->picture_floats * sizeof(float));
     if (!j->noisy || !j->result)
         return demo_fail("out of memory");
+    if (h->oidn) {
+        j->albedo = malloc(h->picture_floats * sizeof(float));
+        j->normal = malloc(h->picture_floats * sizeof(float));
+        if (!j->albedo || !j->normal)
+            return demo_fail("out of memory");
+        if (!demo_image_read(h->engine, &slot->albedo, j->albedo) || !demo_image_read(h->engine, &slot->normal, j->normal))
+            return false;
+    }
     return demo_image_read(h->engine, &slot->radiance, j->noisy) && demo_image_read(h->engine, &slot->result,
                                                                                     j->result);
 }
@@ -398,6 +407,27 @@ static bool judge_others(headless *h, const judged *j, const float *reference)
     return ok;
 }
 
+/* The same pictures by Open Image Denoise. */
+static bool judge_oidn(headless *h, const judged *j, bool last, const float *reference)
+{
+    demo_quality *q = &h->report.quality;
+    char why[300];
+    double ms;
+    float *picture = h->oidn ? malloc(h->picture_floats * sizeof(float)) : NULL;
+    if (!h->oidn)
+        return true;
+    bool ok = picture != NULL;
+    if (ok && !demo_oidn_run(h->oidn, j->noisy, j->albedo, j->normal, picture, &ms, why, sizeof why))
+        ok = demo_fail("%s", why);
+    if (ok) {
+        q->oidn_db += demo_psnr_db(picture, reference, h->width, h->height) / h->judged_done;
+        q->oidn_ms += ms / h->judged_done;
+        ok = !last || write_picture(h, "oidn.png", picture);
+    }
+    free(picture);
+    return ok;
+}
+
 static bool judge(headless *h)
 {
     demo_seams seams = {0};
@@ -415,7 +445,7 @@ static bool judge(headless *h)
         h->report.box_db += demo_best_box_db(j->noisy, reference, h->width, h->height) / h->judged_done;
         h->report.result_db += demo_psnr_db(j->result, reference, h->width, h->height) / h->judged_done;
         demo_seams_add(&seams, j->result, reference, h->width, h->height, TD_FILTER_TILE, j->shift_x, j->shift_y);
-        ok = judge_others(h, j, reference);
+        ok = judge_others(h, j, reference) && judge_oidn(h, j, i + 1 == h->judged_done, reference);
         if (ok && i + 1 == h->judged_done)
             ok = write_picture(h, "last.png", j->result) && write_picture(h, "reference.png", reference);
     }
@@ -534,6 +564,8 @@ static void print_summary(const headless *h)
                r->result_db, r->quality.single_db);
     else
         printf("attention %.2f dB", r->result_db);
+    if (r->quality.oidn)
+        printf(", Open Image Denoise %.2f dB (%.1f ms; %s)", r->quality.oidn_db, r->quality.oidn_ms, r->quality.oidn);
     printf("; seams %.3f\n", r->seams_ratio);
     for (uint32_t i = 0; i < h->stay_count; i++) {
         const demo_stay *s = &h->stays[i];
@@ -547,18 +579,21 @@ static void print_summary(const headless *h)
     printf("files in %s\n", h->options->out);
 }
 
-int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
+int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o, demo_oidn *oidn)
 {
     char path[4200];
     headless *h = calloc(1, sizeof *h);
     bool ok = h != NULL;
     if (!h) {
         demo_fail("out of memory");
+        demo_oidn_close(oidn);
         return 1;
     }
     h->engine = e;
     h->pipeline = p;
     h->options = o;
+    h->oidn = oidn;
+    h->report.quality.oidn = oidn ? demo_oidn_name(oidn) : NULL;
     demo_adapt_init(&h->adapt, o->max_error);
     demo_scene_cast(&h->cast);
     const bool tavern = demo_scene_has_cast(o->frame.scene);
@@ -599,9 +634,12 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     for (uint32_t i = 0; i < h->judged_done; i++) {
         free(h->judged[i].noisy);
         free(h->judged[i].result);
+        free(h->judged[i].albedo);
+        free(h->judged[i].normal);
     }
     demo_timings_free(&h->timings);
     demo_recheck_close(h->recheck);
+    demo_oidn_close(h->oidn);
     demo_tavern_close(h->tavern);
     free(h);
     return ok ? 0 : 1;

@@ -38,6 +38,10 @@ typedef struct interactive {
     char notice[512];
     double notice_until;
     bool notice_warns;
+    demo_oidn *oidn;      /* or NULL */
+    demo_image other;     /* what a box or Open Image Denoise made of a frame */
+    uint64_t other_frame; /* that one, and by which of them; DEMO_WIPE_NONE: of none */
+    demo_wipe other_by;
     bool step_down;  /* asked for */
     bool next_scene; /* asked for */
     demo_slot *referred;      /* whose view p->reference has; NULL: none's */
@@ -119,6 +123,16 @@ static void compare_with_reference(interactive *w)
     v->wipe = v->paused ? DEMO_WIPE_REFERENCE : first_wipe(w);
 }
 
+/* What somebody else makes of each frame, on the left of the line. */
+static void compare_with_other(interactive *w, demo_wipe by)
+{
+    if (by == DEMO_WIPE_OIDN && !w->oidn) {
+        say(w, 6.0, DEMO_NO_OIDN);
+        return;
+    }
+    w->view.wipe = w->view.wipe == by ? first_wipe(w) : by;
+}
+
 static void on_key(interactive *w, int32_t key, bool again)
 {
     demo_view *v = &w->view;
@@ -142,6 +156,8 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 'a': v->wipe = v->wipe == DEMO_WIPE_NOISY ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY; break;
     case 'b': v->wipe = v->wipe == DEMO_WIPE_EXACT ? DEMO_WIPE_NONE : DEMO_WIPE_EXACT; break;
     case 'n': change_effect(w); break;
+    case 'o': compare_with_other(w, DEMO_WIPE_OIDN); break;
+    case 'x': compare_with_other(w, DEMO_WIPE_BOX); break;
     case 'r': compare_with_reference(w); break;
     case 'e': v->error_map = !v->error_map; break;
     case 'l': w->step_down = true; break;
@@ -345,6 +361,7 @@ static bool take_screenshot(interactive *w)
         copy.view = &w->view;
         copy.data = &w->data;
         copy.reference = &w->pipeline->reference;
+        copy.other = &w->other;
         copy.delta_seconds = 1.0 / 60.0;
         const demo_present present = {.record = demo_screen_record, .user = &copy};
         ok = demo_frame_redraw(w->pipeline, w->shown, &present) && demo_screen_save(&copy, path);
@@ -384,6 +401,8 @@ static bool change_scene(interactive *w)
         return false;
     w->data.scene = demo_scene_name(scene);
     w->shown = w->referred = NULL;
+    w->other_by = DEMO_WIPE_NONE;
+    w->data.quality = (demo_quality){.oidn = w->data.quality.oidn};
     w->data.reference_samples = 0;
     w->view.paused = false;
     w->view.wipe = w->view.wipe == DEMO_WIPE_REFERENCE ? first_wipe(w) : w->view.wipe;
@@ -391,6 +410,56 @@ static bool change_scene(interactive *w)
     start_again(w);
     say(w, 2.5, w->data.scene);
     return true;
+}
+
+/* A frame that has ended, as a box or Open Image Denoise would have it; the picture it makes stays in w->other. `by_oidn` gets it, too,
+ * if there is room for it. */
+static bool make_other(interactive *w, demo_slot *slot, demo_wipe by, float *copy)
+{
+    const size_t floats = (size_t)4 * w->data.width * w->data.height;
+    const demo_image *image = &w->other;
+    char why[300];
+    float *all = malloc(4 * floats * sizeof *all), *color = all, *albedo = all + floats, *normal = all + 2 * floats, *out = all + 3 * floats;
+    bool ok = all && (image->image || (demo_image_create(w->engine, VK_FORMAT_R32G32B32A32_SFLOAT, w->data.width, w->data.height,
+                                                         VK_IMAGE_USAGE_SAMPLED_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT, "another's", &w->other) &&
+                                       demo_image_to_general(w->engine, &image, 1)));
+    ok = ok && demo_image_read(w->engine, &slot->radiance, color);
+    if (ok && by == DEMO_WIPE_BOX) {
+        demo_box(color, w->data.width, w->data.height, out);
+    } else if (ok) {
+        ok = demo_image_read(w->engine, &slot->albedo, albedo) && demo_image_read(w->engine, &slot->normal, normal);
+        if (ok && !demo_oidn_run(w->oidn, color, albedo, normal, out, &w->data.quality.oidn_ms, why, sizeof why)) {
+            /* The side is not offered any more, and all else goes on. */
+            demo_fail("%s", why);
+            demo_oidn_close(w->oidn);
+            w->oidn = NULL;
+            w->data.quality.oidn = NULL;
+            w->view.wipe = first_wipe(w);
+            say(w, 6.0, why);
+            w->notice_warns = true;
+            free(all);
+            return true;
+        }
+    }
+    if (ok && copy)
+        memcpy(copy, out, floats * sizeof *out);
+    ok = ok && demo_image_write(w->engine, &w->other, out);
+    w->other_frame = slot->request.index;
+    w->other_by = ok ? by : DEMO_WIPE_NONE;
+    free(all);
+    return ok || w->engine->lost || demo_fail("out of memory");
+}
+
+static bool shows_other(const interactive *w)
+{
+    return w->view.wipe == DEMO_WIPE_BOX || w->view.wipe == DEMO_WIPE_OIDN;
+}
+
+/* Before a frame that rests is shown again. */
+static bool refresh_other(interactive *w)
+{
+    return !shows_other(w) || (w->other_by == w->view.wipe && w->other_frame == w->shown->request.index) ||
+           make_other(w, w->shown, w->view.wipe, NULL);
 }
 
 /* How near the picture is to its reference, as far as that is known. */
@@ -407,6 +476,8 @@ static bool measure_quality(interactive *w)
     }
     if (ok)
         w->data.result_db = w->data.denoised ? demo_psnr_db(pictures, reference, width, height) : 0;
+    if (ok && w->oidn && make_other(w, w->shown, DEMO_WIPE_OIDN, pictures) && w->oidn)
+        w->data.quality.oidn_db = demo_psnr_db(pictures, reference, width, height);
     free(pictures);
     return ok;
 }
@@ -461,6 +532,8 @@ static bool step(interactive *w, demo_trace *trace, double delta)
     if (w->tavern)
         demo_tavern_poll(w->tavern);
     w->next++;
+    if (shows_other(w)) /* it needs the whole frame, which is shown once both are there */
+        return drain(w, trace) && make_other(w, slot, w->view.wipe, NULL) && show(w, slot, true);
     if (p->in_flight == 1)
         return show(w, slot, false) && complete(w, slot, trace);
     demo_slot *before = &p->slots[w->next % DEMO_SLOTS];
@@ -512,7 +585,7 @@ static bool loop(interactive *w, demo_trace *trace)
             w->view.screenshot = false;
             ok = drain(w, trace) && take_screenshot(w);
         } else if (w->view.paused && w->shown) {
-            ok = drain(w, trace) && refine_reference(w) && show(w, w->shown, true);
+            ok = drain(w, trace) && refine_reference(w) && refresh_other(w) && show(w, w->shown, true);
         } else {
             ok = step(w, trace, delta);
         }
@@ -529,7 +602,7 @@ static bool loop(interactive *w, demo_trace *trace)
     return drain(w, trace);
 }
 
-int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display)
+int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display, demo_oidn *oidn)
 {
     static interactive w;
     demo_trace *trace = NULL;
@@ -538,6 +611,7 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                       .pipeline = p,
                       .options = o,
                       .display = display,
+                      .oidn = oidn,
                       .view = demo_first_view(o->precision),
                       .data = {.info = &p->info,
                                .vulkan_device = e->properties.deviceName,
@@ -549,6 +623,7 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                                .height = p->options.height,
                                .in_flight = p->in_flight}};
     w.data.why = w.why;
+    w.data.quality.oidn = oidn ? demo_oidn_name(oidn) : NULL;
     w.view.effect = o->effect;
     start_again(&w);
     demo_scene_cast(&w.cast);
@@ -570,11 +645,14 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
         w.screen.view = &w.view;
         w.screen.data = &w.data;
         w.screen.reference = &p->reference;
+        w.screen.other = &w.other;
         ok = loop(&w, trace);
     }
     ok = demo_trace_close(trace) && ok;
     demo_overlay_destroy(e);
     demo_screen_destroy(&w.screen);
+    demo_image_destroy(e, &w.other);
+    demo_oidn_close(w.oidn);
     demo_tavern_close(w.tavern);
     return ok ? 0 : 1;
 }

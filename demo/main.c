@@ -61,6 +61,15 @@ static bool settle_effect(demo_options *o, const demo_pipeline *p)
     return true;
 }
 
+/* What is compared with, where it is; false where it was asked for by name and is not. */
+static bool open_oidn(const demo_options *o, const demo_pipeline *p, demo_oidn **oidn)
+{
+    char why[400] = "";
+    *oidn = demo_oidn_open(o->oidn, p->info.backend == TANDEM_BACKEND_CUDA, o->frame.threads, p->options.width, p->options.height,
+                           why, sizeof why);
+    return *oidn || !o->oidn || demo_fail("--oidn %s: %s", o->oidn, why);
+}
+
 int main(int argc, char **argv)
 {
     demo_options options;
@@ -68,6 +77,7 @@ int main(int argc, char **argv)
     static demo_pipeline pipeline;
     static char model[PATH_MAX], npc[PATH_MAX];
     demo_display display = {0};
+    demo_oidn *oidn = NULL;
     void *library = NULL;
     char why[512] = "";
     int exit_status = 1;
@@ -121,11 +131,15 @@ int main(int argc, char **argv)
         options.talk.path = npc;
     if (!options.frame.model && demo_asset_find("denoise.safetensors", model, sizeof model))
         options.frame.model = model;
-    if (!demo_pipeline_create(&pipeline, &engine, &options.frame) || !settle_effect(&options, &pipeline))
+    if (!demo_pipeline_create(&pipeline, &engine, &options.frame) || !settle_effect(&options, &pipeline) ||
+        !open_oidn(&options, &pipeline, &oidn))
         goto end;
-    exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options)
-                                   : demo_run_window(&engine, &pipeline, &options, &display);
+    demo_oidn *const given = oidn;
+    oidn = NULL;
+    exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options, given)
+                                   : demo_run_window(&engine, &pipeline, &options, &display, given);
 end:
+    demo_oidn_close(oidn);
     demo_pipeline_destroy(&pipeline);
     if (display.surface)
         vkDestroySurfaceKHR(engine.instance, display.surface, NULL);

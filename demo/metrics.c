@@ -108,6 +108,27 @@ double demo_best_box_db(const float *noisy, const float *reference, uint32_t wid
     return db_of(best, 3 * pixels);
 }
 
+void demo_box(const float *noisy, uint32_t width, uint32_t height, float *out)
+{
+    enum { RADIUS = 2 };
+    for (long y = 0; y < (long)height; y++)
+        for (long x = 0; x < (long)width; x++) {
+            float sum[3] = {0}, count = 0;
+            for (long v = y - RADIUS; v <= y + RADIUS; v++)
+                for (long u = x - RADIUS; u <= x + RADIUS; u++) {
+                    if (u < 0 || v < 0 || u >= (long)width || v >= (long)height)
+                        continue;
+                    const float *pixel = noisy + 4 * ((size_t)v * width + (size_t)u);
+                    for (int c = 0; c < 3; c++)
+                        sum[c] += isfinite(pixel[c]) ? pixel[c] : 0.0f;
+                    count++;
+                }
+            for (int c = 0; c < 3; c++)
+                out[4 * ((size_t)y * width + (size_t)x) + (size_t)c] = sum[c] / count;
+            out[4 * ((size_t)y * width + (size_t)x) + 3] = 1.0f;
+        }
+}
+
 static double error_at(const float *picture, const float *reference, size_t pixel)
 {
     double sum = 0;

@@ -26,6 +26,9 @@ double demo_psnr_db(const float *picture, const float *reference, uint32_t width
 /* PSNR of the best of six: 3x3, 5x5 and 7x7 box filters of the noisy picture, of its radiance and of x / (1 + x). */
 double demo_best_box_db(const float *noisy, const float *reference, uint32_t width, uint32_t height);
 
+/* The mean of 5x5 pixels around each, as far as the picture goes; what is no number is black. */
+void demo_box(const float *noisy, uint32_t width, uint32_t height, float *out);
+
 /* Mean step of the error from pixel to pixel: across the borders of tiles that begin at -shift, and everywhere else. */
 typedef struct demo_seams {
     double across, inside;

@@ -35,6 +35,7 @@ void demo_options_help(void)
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
            "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
            "  --samples N           headless: samples a pixel of the reference (default: 1024)\n"
+           "  --oidn F              the library of Open Image Denoise, to compare with (default: where it is installed, if it is)\n"
            "  --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside\n"
            "                        the program)\n"
            "  --npc-budget US       tavern: microseconds of each frame that they may take (default: 1000 on a GPU, else 30000)\n"
@@ -178,7 +179,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
                                             "--samples", "--in-flight", "--max-error", "--rung", "--ladder",
-                                            "--effect", "--model", "--npc-model", "--npc-budget", "--npc-cache"};
+                                            "--effect", "--model", "--oidn", "--npc-model", "--npc-budget", "--npc-cache"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -228,6 +229,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             ok = parse_error(name, value, &o->max_error);
         else if (!strcmp(name, "--dump"))
             o->dump = value;
+        else if (!strcmp(name, "--oidn"))
+            o->oidn = value;
         else if (!strcmp(name, "--trace"))
             o->trace = value;
         else if (!strcmp(name, "--npc-model")) {

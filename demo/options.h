@@ -20,7 +20,7 @@ typedef struct demo_options {
     uint32_t ladder;  /* headless: step down after so many frames, and check every frame; 0: no */
     double max_error; /* relative L1 that `auto` takes from 8b */
     const char *filter_only; /* an option of the filter's alone that was given, or NULL */
-    const char *out, *dump, *trace;
+    const char *out, *dump, *trace, *oidn; /* oidn: NULL: where libraries are, if it is there */
     demo_talk_options talk; /* path NULL: no model was asked for */
     const char *talk_only;  /* an option of characters that was given, or NULL */
 } demo_options;

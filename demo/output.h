@@ -36,6 +36,8 @@ enum { DEMO_STAYS = 64 };
 /* PSNR over the frames that were judged, in dB. 0: not known. */
 typedef struct demo_quality {
     double filter_db, single_db; /* the filter's; the network's on single frames */
+    double oidn_db, oidn_ms;     /* Open Image Denoise, and how long it takes a frame */
+    const char *oidn;            /* its version and device; NULL: it is not there */
 } demo_quality;
 
 typedef struct demo_report {

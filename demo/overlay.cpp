@@ -237,6 +237,8 @@ void panel_quality(Pen &pen, const demo_overlay_data *d)
         pen.row("Attention", format("%.1f dB", d->result_db).c_str(), GOOD);
         return;
     }
+    if (q->oidn && q->oidn_db > 0)
+        pen.row("OIDN", format("%.1f dB  (%.1f ms; %s)", q->oidn_db, q->oidn_ms, q->oidn).c_str());
     if (q->single_db > 0)
         pen.row("One frame", format("%.1f dB  (nothing from before)", q->single_db).c_str());
     pen.row("Network", format("%.1f dB", d->result_db).c_str(), GOOD);
@@ -414,6 +416,9 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
     const std::string samples =
         d->reference_samples ? format("reference: %u samples a pixel", d->reference_samples) : "reference: hold still";
     const char *const reference[2] = {samples.c_str(), "reference"};
+    const char *const box[2] = {"box filter: 5x5 pixels", "box"};
+    const std::string took = "Open Image Denoise: " + ms(d->quality.oidn_ms) + " ms";
+    const char *const oidn[2] = {took.c_str(), "OIDN"};
     const char *const precision[2] = {precision_text(d->precision_used), precision_short(d->precision_used)};
     if (d->shown && view->wipe == DEMO_WIPE_NONE)
         ; /* who talks has that place */
@@ -421,6 +426,10 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         upper_labels(list, unit, p, noisy, filtered);
     else if (view->wipe == DEMO_WIPE_REFERENCE)
         upper_labels(list, unit, p, reference, filtered);
+    else if (view->wipe == DEMO_WIPE_BOX)
+        upper_labels(list, unit, p, box, filtered);
+    else if (view->wipe == DEMO_WIPE_OIDN)
+        upper_labels(list, unit, p, oidn, filtered);
     else if (view->wipe == DEMO_WIPE_EXACT)
         upper_labels(list, unit, p, exact, precision);
     else
@@ -450,16 +459,18 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         }
 }
 
-void help(ImDrawList *list, float unit, float width, float height, bool tavern)
+void help(ImDrawList *list, float unit, float width, float height, bool tavern, bool oidn)
 {
     static const char *const talk[][2] = {{"click", "walk up to somebody, and talk"},
                                           {"Enter", "talk to who is near; say what was typed"},
                                           {"Esc", "leave who is talked to; else quit"},
                                           {"arrows", "walk, turn"}};
-    static const char *const lines[][2] = {{"N", "trained network, or the filter without training"},
+    const char *const lines[][2] = {{"N", "trained network, or the filter without training"},
                                            {"A", "wipe: input against result, on or off"},
                                            {"R", "hold still: wipe against many samples, on or off"},
                                            {"S", "next scene"},
+                                           {"X", "wipe: a box filter"},
+                                           {"O", oidn ? "wipe: Open Image Denoise" : "Open Image Denoise: --oidn F names it"},
                                            {"mouse, left, right", "move the wipe"},
                                            {"1  2  3", "filter's precision: automatic, 16-bit, 8-bit"},
                                            {"K  Q  V", "filter: smooth keys, queries, values, or not"},
@@ -688,8 +699,8 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
     if (view->error_map && error_map->width <= 0)
         *error_map = map_inset(front, unit, picture);
     if (view->help) {
-        const float fits = std::fmin(w / 600, h / (data->shown ? 500.0f : 450.0f));
-        help(front, unit < fits ? unit : fits, w, h, data->shown);
+        const float fits = std::fmin(w / 600, h / (data->shown ? 580.0f : 530.0f));
+        help(front, unit < fits ? unit : fits, w, h, data->shown, data->quality.oidn);
     }
     ImGui::Render();
 }

@@ -17,8 +17,16 @@ extern "C" {
 
 enum { DEMO_HISTORY = 120 };
 
-/* What is left of the line: nothing, the input, the exact result, or the frame with many samples. */
-typedef enum demo_wipe { DEMO_WIPE_NONE, DEMO_WIPE_NOISY, DEMO_WIPE_EXACT, DEMO_WIPE_REFERENCE } demo_wipe;
+/* What is left of the line: nothing, the input, the exact result, the frame with many samples, what a box of pixels makes of the
+ * input, or Open Image Denoise. */
+typedef enum demo_wipe {
+    DEMO_WIPE_NONE,
+    DEMO_WIPE_NOISY,
+    DEMO_WIPE_EXACT,
+    DEMO_WIPE_REFERENCE,
+    DEMO_WIPE_BOX,
+    DEMO_WIPE_OIDN
+} demo_wipe;
 
 /* What the keys change. */
 typedef struct demo_view {

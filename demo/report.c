@@ -107,9 +107,10 @@ static json_t *quality(const demo_report *r)
     const demo_quality *q = &r->quality;
     const bool network = r->effect == DEMO_EFFECT_DENOISE;
     const double none = (double)NAN;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "input_db", number(r->noisy_db), "box_db", number(r->box_db), "filter_db",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:s?, s:o, s:o}", "input_db", number(r->noisy_db), "box_db", number(r->box_db), "filter_db",
                      number(q->filter_db), "denoise_db", number(network ? r->result_db : none), "denoise_single_db",
-                     number(r->model ? q->single_db : none));
+                     number(r->model ? q->single_db : none), "oidn", q->oidn, "oidn_db", number(q->oidn ? q->oidn_db : none),
+                     "oidn_ms", number(q->oidn ? q->oidn_ms : none));
 }
 
 static json_t *told(const demo_tavern *t)

@@ -27,6 +27,7 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --threads N           most threads that the CPU backend uses (default: all cores)
   --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)
   --samples N           headless: samples a pixel of the reference (default: 1024)
+  --oidn F              the library of Open Image Denoise, to compare with (default: where it is installed, if it is)
   --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside
                         the program)
   --npc-budget US       tavern: microseconds of each frame that they may take (default: 1000 on a GPU, else 30000)

@@ -319,6 +319,7 @@ static void draw(demo_screen *s, VkCommandBuffer commands, const demo_slot *slot
     const demo_view *view = s->view;
     const demo_image *left = view->wipe == DEMO_WIPE_EXACT                       ? &slot->result_exact
                              : view->wipe == DEMO_WIPE_REFERENCE && s->data->reference_samples ? s->reference
+                             : view->wipe >= DEMO_WIPE_BOX && s->other && s->other->view       ? s->other
                                                                                  : &slot->radiance;
     const VkDescriptorImageInfo images[3] = {
         {left != &slot->result_exact ? e->nearest : e->linear, left->view, VK_IMAGE_LAYOUT_GENERAL},

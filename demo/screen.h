@@ -29,6 +29,7 @@ typedef struct demo_screen {
     const demo_view *view;
     const demo_overlay_data *data;
     const demo_image *reference; /* for its wipe; NULL: there is none */
+    const demo_image *other;     /* what somebody else made of the frame, for the wipes of a box and of Open Image Denoise */
     double delta_seconds;
     demo_rect picture, error_map;
 } demo_screen;

@@ -348,6 +348,35 @@ static void test_tavern(void **state)
     }
 }
 
+/* Who else cleans the same frame, and what it comes to, where that is known. */
+static void test_others(void **state)
+{
+    (void)state;
+    tandem_info info;
+    char why[96];
+    demo_overlay_data d = some_data(&info, why);
+    demo_view view = demo_first_view(TANDEM_PRECISION_AUTO);
+    d.effect = DEMO_EFFECT_DENOISE;
+    d.quality = (demo_quality){.oidn = "2.5, on the CPU", .oidn_ms = 44.25, .oidn_db = 35.4};
+    d.reference_samples = 256;
+    d.noisy_db = 24.8;
+    d.result_db = 36.4;
+    for (uint32_t i = 0; i < SIZES; i++)
+        for (view.wipe = DEMO_WIPE_BOX; view.wipe <= DEMO_WIPE_OIDN; view.wipe++) {
+            build(&view, &d, sizes[i][0], sizes[i][1]);
+            check_places(sizes[i][0], sizes[i][1]);
+        }
+    view.wipe = DEMO_WIPE_OIDN;
+    build(&view, &d, 1280, 720);
+    assert_true(find("Open Image Denoise: 44.2 ms") >= 0 && find("35.4 dB  (44.2 ms; 2.5, on the CPU)") >= 0);
+    view.wipe = DEMO_WIPE_BOX;
+    build(&view, &d, 1280, 720);
+    assert_true(find("box filter: 5x5 pixels") >= 0);
+    d.quality.oidn = NULL;
+    build(&view, &d, 1280, 720);
+    assert_true(find("OIDN") < 0);
+}
+
 static void test_help_fits(void **state)
 {
     (void)state;
@@ -356,6 +385,8 @@ static void test_help_fits(void **state)
     const demo_overlay_data d = some_data(&info, why);
     demo_view view = demo_first_view(TANDEM_PRECISION_AUTO);
     view.help = true;
+    build(&view, &d, 1280, 720);
+    assert_true(find("Open Image Denoise: --oidn F names it") >= 0);
     for (uint32_t i = 0; i < SIZES; i++) {
         build(&view, &d, sizes[i][0], sizes[i][1]);
         const int first = find("Keys"), last = find("quit");
@@ -432,7 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_view),        cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_network),           cmocka_unit_test(test_tavern),
-        cmocka_unit_test(test_help_fits),         cmocka_unit_test(test_plain_words),
+        cmocka_unit_test(test_help_fits),         cmocka_unit_test(test_others),         cmocka_unit_test(test_plain_words),
         cmocka_unit_test(test_way_down_on_a_cpu),
     };
     return cmocka_run_group_tests(tests, open_screen, close_screen);

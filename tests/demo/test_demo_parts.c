@@ -133,6 +133,21 @@ static void test_psnr_and_box(void **state)
     free(noisy);
 }
 
+/* Of one bright pixel 5x5 get a share; at a corner there are only 3x3 to share with. What is no number is black. */
+static void test_box(void **state)
+{
+    (void)state;
+    static float noisy[4 * 64 * 48], out[4 * 64 * 48];
+    noisy[4 * (20 * 64 + 30)] = 25.0f;
+    noisy[1] = 9.0f;
+    noisy[4 * (40 * 64 + 10) + 2] = NAN;
+    demo_box(noisy, 64, 48, out);
+    assert_float_equal(out[4 * (22 * 64 + 28)], 1, 1e-6);
+    assert_float_equal(out[4 * (23 * 64 + 30)], 0, 0);
+    assert_float_equal(out[1], 1, 1e-6);
+    assert_float_equal(out[4 * (40 * 64 + 10) + 2], 0, 0);
+}
+
 static void test_seams(void **state)
 {
     (void)state;
@@ -405,7 +420,7 @@ static void test_scenes_of_their_own_life(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_seams),
+        cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_box), cmocka_unit_test(test_seams),
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
         cmocka_unit_test(test_adapt),                cmocka_unit_test(test_moves),
         cmocka_unit_test(test_scenes_of_their_own_life),

@@ -1,0 +1,27 @@
+/* Open Image Denoise beside our network, opened at run time where it is installed: nothing here needs it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_DEMO_OIDN_H
+#define TANDEM_DEMO_OIDN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct demo_oidn demo_oidn;
+
+/* From the library at `path`; NULL: from where libraries are. `cuda`: on a CUDA device, if it has one, else on the CPU with at most
+ * `threads`, 0: all. Ready for frames of that size. NULL with the reason. */
+demo_oidn *demo_oidn_open(const char *path, bool cuda, uint32_t threads, uint32_t width, uint32_t height, char *why,
+                          size_t why_bytes);
+void demo_oidn_close(demo_oidn *oidn);
+/* Version and device. */
+const char *demo_oidn_name(const demo_oidn *oidn);
+
+/* Images of width * height * 4 floats, as the renderer has them: where albedo's fourth is above 0.5 something shines. `ms`: the filter
+ * alone takes so long. False with the reason. */
+bool demo_oidn_run(demo_oidn *oidn, const float *color, const float *albedo, const float *normal, float *out, double *ms,
+                   char *why, size_t why_bytes);
+
+#endif
