@@ -324,6 +324,30 @@ tandem_view demo_denoiser_out(const demo_denoiser *d, const integration_slot *sl
     return view;
 }
 
+bool demo_denoiser_read(demo_denoiser *d, demo_engine *e, const integration *tandem, uint32_t ago, void *out)
+{
+    const VkPipelineStageFlags transfer = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const uint32_t which = (d->turn + 2 * DEMO_DENOISER_KEPT - 1 - ago) % DEMO_DENOISER_KEPT;
+    const uint64_t bytes = demo_denoiser_kept_bytes(d->width, d->height);
+    tandem_mem_vulkan kept = TANDEM_INIT(tandem_mem_vulkan);
+    demo_buffer staging = {0};
+    bool ok = ago < DEMO_DENOISER_KEPT && ago < d->turn && d->given[which] &&
+              tandem_mem_get_vulkan(tandem->session, d->kept[which], &kept) == TANDEM_OK &&
+              demo_buffer_create(e, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "kept tensors", &staging) && demo_once_begin(e);
+    if (ok) {
+        const VkBufferCopy copy = {0, 0, bytes};
+        ok = integrate_take(tandem, d->kept[which], e->once, transfer, VK_ACCESS_TRANSFER_READ_BIT) == TANDEM_OK;
+        vkCmdCopyBuffer(e->once, kept.buffer, staging.buffer, 1, &copy);
+        demo_memory_barrier(e->once, transfer, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+        ok = tandem_record_release(tandem->session, e->once, d->kept[which], transfer, VK_ACCESS_TRANSFER_READ_BIT) == TANDEM_OK && ok;
+        ok = demo_once_end(e) && ok;
+    }
+    if (ok)
+        memcpy(out, staging.host, bytes);
+    demo_buffer_destroy(e, &staging);
+    return ok;
+}
+
 uint64_t demo_denoiser_offset(const demo_denoiser *d, const char *name)
 {
     uint32_t which = 0;

@@ -70,6 +70,9 @@ void demo_denoiser_job(const demo_denoiser *d, const integration_slot *slot, tan
 void demo_denoiser_go_on(demo_denoiser *d, bool well);
 /* The last job did not end well: what it left is nothing to go on with. */
 void demo_denoiser_forget(demo_denoiser *d);
+/* What is kept of the frame that was `ago` frames before the last, copied to the host: demo_denoiser_kept_bytes(). No frame is under
+ * way. False if it is not there any more. */
+bool demo_denoiser_read(demo_denoiser *d, demo_engine *e, const integration *tandem, uint32_t ago, void *out);
 /* Where in the slot's output the picture is. */
 tandem_view demo_denoiser_out(const demo_denoiser *d, const integration_slot *slot);
 

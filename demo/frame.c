@@ -38,7 +38,7 @@ const char *const demo_backends[] = {[TANDEM_BACKEND_AUTO] = "auto",
 /* A driver that compiles shaders when they first run may take seconds over a first frame. */
 static const uint64_t WAIT_NS = 60ull * 1000000000ull, REPORT_NS = 1000000000ull,
                       CLOSE_NS = 3ull * 1000000000ull;
-enum { REFERENCE_CHUNK = 16, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
+enum { REFERENCE_CHUNK = 16, CHUNK_SAMPLES = 1 << 20, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
 enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO,
        KV_LEN = KV_WIDTH * KV_WIDTH };
 enum { PROBE_BYTES = (3 * Q_LEN + 2 * KV_LEN) * TOKEN_BYTES };
@@ -267,9 +267,8 @@ demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text
 /* What renders a scene: how many of everything there are is compiled in. */
 static bool create_scene(demo_pipeline *p, int scene)
 {
-    VkDescriptorType types[5] = {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
-                                 VK_DESCRIPTOR_TYPE_STORAGE_IMAGE, VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
-                                 VK_DESCRIPTOR_TYPE_STORAGE_IMAGE};
+    static const VkDescriptorType image = VK_DESCRIPTOR_TYPE_STORAGE_IMAGE;
+    const VkDescriptorType types[5] = {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, image, image, image, image};
     uint32_t constants[DEMO_MAX_CONSTANTS];
     demo_cast cast;
     demo_scene_cast(&cast);
@@ -965,9 +964,12 @@ static bool add_samples(demo_pipeline *p, demo_slot *s, const demo_image *to, co
                         uint32_t samples, uint32_t already)
 {
     demo_engine *e = p->engine;
+    /* As many at once as a slow device renders in seconds, not in a minute. */
+    const uint64_t pixels = (uint64_t)p->options.width * p->options.height * (p->first_block.traits[0] ? 4 : 1);
+    const uint32_t fits = (uint32_t)(CHUNK_SAMPLES / pixels), chunk = fits < 1 ? 1 : fits < REFERENCE_CHUNK ? fits : REFERENCE_CHUNK;
     set_scene(p, s, at);
     for (uint32_t done = 0; done < samples;) {
-        const uint32_t now = samples - done < REFERENCE_CHUNK ? samples - done : REFERENCE_CHUNK;
+        const uint32_t now = samples - done < chunk ? samples - done : chunk;
         if (!demo_once_begin(e))
             return false;
         shader_barrier(e->once);

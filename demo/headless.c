@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "demo/adapt.h"
+#include "demo/mixture.h"
 #include "demo/recheck.h"
 #include "demo/run.h"
 #include "demo/tavern.h"
@@ -59,6 +60,7 @@ typedef struct headless {
     uint32_t stay_count;
     demo_recheck *recheck;
     demo_oidn *oidn; /* or NULL */
+    demo_mixture_sum attention; /* of the pixel that was asked about */
 } headless;
 
 bool demo_make_folder(const char *path)
@@ -374,6 +376,31 @@ static bool measure_accuracy(headless *h)
     return ok;
 }
 
+/* The last frame's weights of a pixel, before another frame takes its memory. */
+static bool write_attention(headless *h)
+{
+    const uint32_t *at = h->options->attention;
+    const size_t pixels = (size_t)h->width * h->height;
+    if (!h->options->attention_given)
+        return true;
+    if (h->last.effect != DEMO_EFFECT_DENOISE || !h->last.denoised)
+        return demo_fail("--attention-at: the last frame is not the trained network's");
+    float *picture = malloc(h->picture_floats * sizeof(float)), *maps = malloc(2 * pixels * sizeof(float));
+    demo_mixture *m = picture && maps ? demo_mixture_open(h->pipeline) : NULL;
+    bool ok = m && demo_mixture_frame(m, h->pipeline, last_slot(h)) && demo_image_read(h->engine, &last_slot(h)->result, picture) &&
+              demo_mixture_at(m, at[0], at[1], maps, maps + pixels, &h->attention);
+    if (ok) {
+        h->report.attention = &h->attention;
+        h->report.attention_at = at;
+        demo_mixture_paint(picture, maps, maps + pixels, h->width, h->height, at[0], at[1], picture);
+        ok = write_picture(h, "attention.png", picture);
+    }
+    demo_mixture_close(m);
+    free(picture);
+    free(maps);
+    return ok;
+}
+
 /* The frame once more, without frames before it: how near to the reference an effect comes. NaN if it did not come to a
  * picture. */
 static bool judge_again(headless *h, const judged *j, uint32_t effect, const float *reference, double *db)
@@ -624,7 +651,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o, d
     h->report.tavern = h->tavern;
     if (h->tavern)
         demo_tavern_finish(h->tavern);
-    ok = ok && measure_accuracy(h) && judge(h) && out_path(h, "report.json", path, sizeof path) &&
+    ok = ok && write_attention(h) && measure_accuracy(h) && judge(h) && out_path(h, "report.json", path, sizeof path) &&
          demo_report_write(path, &h->report) && write_overlay(h);
     ok = demo_trace_close(h->trace) && ok;
     if (ok)

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "demo/adapt.h"
+#include "demo/mixture.h"
 #include "demo/run.h"
 #include "demo/tavern.h"
 #include "interop/base.h"
@@ -42,6 +43,10 @@ typedef struct interactive {
     demo_image other;     /* what a box or Open Image Denoise made of a frame */
     uint64_t other_frame; /* that one, and by which of them; DEMO_WIPE_NONE: of none */
     demo_wipe other_by;
+    demo_mixture *mixture; /* NULL until somebody asks where light comes from */
+    uint64_t mixture_frame; /* 1 + the frame that it has; 0: none */
+    uint32_t asked[2];      /* the pixel */
+    bool asks;
     bool step_down;  /* asked for */
     bool next_scene; /* asked for */
     demo_slot *referred;      /* whose view p->reference has; NULL: none's */
@@ -133,6 +138,12 @@ static void compare_with_other(interactive *w, demo_wipe by)
     w->view.wipe = w->view.wipe == by ? first_wipe(w) : by;
 }
 
+static void leave_map(interactive *w)
+{
+    w->view.wipe = first_wipe(w);
+    w->view.paused = false;
+}
+
 static void on_key(interactive *w, int32_t key, bool again)
 {
     demo_view *v = &w->view;
@@ -164,7 +175,7 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 's': w->next_scene = true; break;
     case ' ':
         v->paused = !v->paused;
-        v->wipe = v->wipe == DEMO_WIPE_REFERENCE ? first_wipe(w) : v->wipe;
+        v->wipe = v->wipe == DEMO_WIPE_REFERENCE || v->wipe == DEMO_WIPE_MAP ? first_wipe(w) : v->wipe;
         break;
     case 'p':
     case DEMO_KEY_F12: v->screenshot = true; break;
@@ -174,6 +185,8 @@ static void on_key(interactive *w, int32_t key, bool again)
     case DEMO_KEY_ESCAPE:
         if (v->help)
             v->help = false;
+        else if (v->wipe == DEMO_WIPE_MAP)
+            leave_map(w);
         else
             v->quit = true;
         break;
@@ -181,6 +194,26 @@ static void on_key(interactive *w, int32_t key, bool again)
     }
     if (key == '1' || key == '2' || key == '3' || key == 'k' || key == 'q' || key == 'v')
         start_again(w);
+}
+
+/* A click on a pixel whose light is asked about: the right button's, or, of a map, any. */
+static bool map_event(interactive *w, const demo_event *event)
+{
+    const demo_rect *p = &w->screen.picture;
+    if (event->type == DEMO_EVENT_MOUSE_MOVE) {
+        w->mouse_x = event->x;
+        w->mouse_y = event->y;
+    }
+    if (event->type != DEMO_EVENT_MOUSE_BUTTON || !event->down || p->width < 1 || p->height < 1 ||
+        !(event->button == 1 || (event->button == 0 && w->view.wipe == DEMO_WIPE_MAP)))
+        return false;
+    const float x = (w->mouse_x - p->x) / p->width, y = (w->mouse_y - p->y) / p->height;
+    if (x < 0 || y < 0 || x >= 1 || y >= 1)
+        return false;
+    w->asked[0] = (uint32_t)(x * (float)w->data.width);
+    w->asked[1] = (uint32_t)(y * (float)w->data.height);
+    w->asks = true;
+    return true;
 }
 
 static float aspect_of(const interactive *w)
@@ -198,10 +231,6 @@ static bool tavern_event(interactive *w, const demo_event *event)
     case DEMO_EVENT_KEY:
         return !(w->view.help && event->key == DEMO_KEY_ESCAPE) && demo_tavern_key(w->tavern, event->key, event->down);
     case DEMO_EVENT_TEXT: demo_tavern_text(w->tavern, event->text); return true;
-    case DEMO_EVENT_MOUSE_MOVE:
-        w->mouse_x = event->x;
-        w->mouse_y = event->y;
-        return false;
     case DEMO_EVENT_MOUSE_BUTTON:
         return event->down && !event->button && p->width > 0 && p->height > 0 && !w->view.paused &&
                demo_tavern_click(w->tavern, 2 * (w->mouse_x - p->x) / p->width - 1,
@@ -216,7 +245,7 @@ static void poll_events(interactive *w)
     while (w->display->table->poll(w->display->window, &event)) {
         if (event.type == DEMO_EVENT_QUIT)
             w->view.quit = true;
-        else if (tavern_event(w, &event))
+        else if (map_event(w, &event) || tavern_event(w, &event))
             continue;
         else if (event.type == DEMO_EVENT_KEY && event.down)
             on_key(w, event.key, event.again);
@@ -402,28 +431,32 @@ static bool change_scene(interactive *w)
     w->data.scene = demo_scene_name(scene);
     w->shown = w->referred = NULL;
     w->other_by = DEMO_WIPE_NONE;
+    w->mixture_frame = 0;
     w->data.quality = (demo_quality){.oidn = w->data.quality.oidn};
     w->data.reference_samples = 0;
     w->view.paused = false;
-    w->view.wipe = w->view.wipe == DEMO_WIPE_REFERENCE ? first_wipe(w) : w->view.wipe;
+    w->view.wipe = w->view.wipe == DEMO_WIPE_REFERENCE || w->view.wipe == DEMO_WIPE_MAP ? first_wipe(w) : w->view.wipe;
     w->path_seconds = 0;
     start_again(w);
     say(w, 2.5, w->data.scene);
     return true;
 }
 
-/* A frame that has ended, as a box or Open Image Denoise would have it; the picture it makes stays in w->other. `by_oidn` gets it, too,
- * if there is room for it. */
+static bool create_other(interactive *w)
+{
+    const demo_image *image = &w->other;
+    return image->image || (demo_image_create(w->engine, VK_FORMAT_R32G32B32A32_SFLOAT, w->data.width, w->data.height,
+                                              VK_IMAGE_USAGE_SAMPLED_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT, "another's", &w->other) &&
+                            demo_image_to_general(w->engine, &image, 1));
+}
+
+/* A frame that has ended, as a box or Open Image Denoise would have it: in w->other, and in `copy`, unless that is NULL. */
 static bool make_other(interactive *w, demo_slot *slot, demo_wipe by, float *copy)
 {
     const size_t floats = (size_t)4 * w->data.width * w->data.height;
-    const demo_image *image = &w->other;
     char why[300];
     float *all = malloc(4 * floats * sizeof *all), *color = all, *albedo = all + floats, *normal = all + 2 * floats, *out = all + 3 * floats;
-    bool ok = all && (image->image || (demo_image_create(w->engine, VK_FORMAT_R32G32B32A32_SFLOAT, w->data.width, w->data.height,
-                                                         VK_IMAGE_USAGE_SAMPLED_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT, "another's", &w->other) &&
-                                       demo_image_to_general(w->engine, &image, 1)));
-    ok = ok && demo_image_read(w->engine, &slot->radiance, color);
+    bool ok = all && create_other(w) && demo_image_read(w->engine, &slot->radiance, color);
     if (ok && by == DEMO_WIPE_BOX) {
         demo_box(color, w->data.width, w->data.height, out);
     } else if (ok) {
@@ -448,6 +481,41 @@ static bool make_other(interactive *w, demo_slot *slot, demo_wipe by, float *cop
     w->other_by = ok ? by : DEMO_WIPE_NONE;
     free(all);
     return ok || w->engine->lost || demo_fail("out of memory");
+}
+
+/* Where the light of the pixel comes from that was asked about, in a picture that rests. */
+static bool answer_map(interactive *w)
+{
+    const size_t pixels = (size_t)w->data.width * w->data.height;
+    w->asks = false;
+    if (w->data.effect != DEMO_EFFECT_DENOISE || !w->data.denoised) {
+        say(w, 4.0, "this is of the trained network, which N shows");
+        return true;
+    }
+    w->mixture = w->mixture ? w->mixture : demo_mixture_open(w->pipeline);
+    float *picture = malloc(4 * pixels * sizeof *picture), *maps = malloc(2 * pixels * sizeof *maps);
+    demo_mixture_sum sum;
+    bool ok = w->mixture && picture && maps &&
+              (w->mixture_frame == w->shown->request.index + 1 || demo_mixture_frame(w->mixture, w->pipeline, w->shown));
+    w->mixture_frame = ok ? w->shown->request.index + 1 : 0;
+    ok = ok && demo_mixture_at(w->mixture, w->asked[0], w->asked[1], maps, maps + pixels, &sum);
+    const bool known = ok;
+    ok = ok && create_other(w) && demo_image_read(w->engine, &w->shown->result, picture);
+    if (ok) {
+        demo_mixture_paint(picture, maps, maps + pixels, w->data.width, w->data.height, w->asked[0], w->asked[1], picture);
+        ok = demo_image_write(w->engine, &w->other, picture);
+        w->data.light_now = sum.now;
+        w->data.light_before = sum.before;
+        w->other_by = DEMO_WIPE_MAP;
+        w->view.wipe = DEMO_WIPE_MAP;
+        w->view.paused = true;
+    } else if (!known) { /* said so already; frames go on */
+        say(w, 4.0, "this network's attention cannot be followed");
+        w->notice_warns = true;
+    }
+    free(picture);
+    free(maps);
+    return ok || !known;
 }
 
 static bool shows_other(const interactive *w)
@@ -579,7 +647,9 @@ static bool loop(interactive *w, demo_trace *trace)
                 rest(IDLE_SECONDS);
         }
         bool ok = true;
-        if (w->next_scene) {
+        if (w->asks && w->shown) {
+            ok = drain(w, trace) && answer_map(w);
+        } else if (w->next_scene) {
             ok = drain(w, trace) && change_scene(w);
         } else if (w->view.screenshot && w->shown) {
             w->view.screenshot = false;
@@ -653,6 +723,7 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
     demo_screen_destroy(&w.screen);
     demo_image_destroy(e, &w.other);
     demo_oidn_close(w.oidn);
+    demo_mixture_close(w.mixture);
     demo_tavern_close(w.tavern);
     return ok ? 0 : 1;
 }

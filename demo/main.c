@@ -101,8 +101,11 @@ int main(int argc, char **argv)
             options.headless = true;
         }
     }
-    if (!options.headless && (options.dump || options.ladder || options.samples_given)) {
-        demo_fail("%s: only with --headless", options.dump ? "--dump" : options.ladder ? "--ladder" : "--samples");
+    if (!options.headless && (options.dump || options.ladder || options.samples_given || options.attention_given)) {
+        demo_fail("%s: only with --headless", options.dump            ? "--dump"
+                                              : options.ladder        ? "--ladder"
+                                              : options.samples_given ? "--samples"
+                                                                      : "--attention-at");
         exit_status = 2;
         goto end;
     }
@@ -121,6 +124,12 @@ int main(int argc, char **argv)
         options.frame.width = gpu ? 960 : 320;
     if (!options.frame.height)
         options.frame.height = gpu ? 540 : 180;
+    if (options.attention_given && (options.attention[0] >= options.frame.width || options.attention[1] >= options.frame.height)) {
+        demo_fail("--attention-at %u,%u: the picture has %ux%u pixels", options.attention[0], options.attention[1], options.frame.width,
+                  options.frame.height);
+        exit_status = 2;
+        goto end;
+    }
     options.frame.log = on_log;
     options.frame.log_user = &options;
     options.talk.log = on_log;

@@ -36,6 +36,7 @@ void demo_options_help(void)
            "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
            "  --samples N           headless: samples a pixel of the reference (default: 1024)\n"
            "  --oidn F              the library of Open Image Denoise, to compare with (default: where it is installed, if it is)\n"
+           "  --attention-at X,Y    headless, denoise: write where that pixel of the last frame has its light from: attention.png\n"
            "  --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside\n"
            "                        the program)\n"
            "  --npc-budget US       tavern: microseconds of each frame that they may take (default: 1000 on a GPU, else 30000)\n"
@@ -59,6 +60,18 @@ static bool parse_u32(const char *option, const char *text, uint32_t low, uint32
         return demo_fail("%s %s: must be a whole number from %u to %u", option, text, low, high);
     *out = (uint32_t)value;
     return true;
+}
+
+/* X,Y */
+static bool parse_pixel(const char *option, const char *text, uint32_t out[2])
+{
+    char first[16];
+    const char *comma = strchr(text, ',');
+    if (!comma || comma == text || (size_t)(comma - text) >= sizeof first)
+        return demo_fail("%s %s: must be X,Y, a pixel", option, text);
+    memcpy(first, text, (size_t)(comma - text));
+    first[comma - text] = 0;
+    return parse_u32(option, first, 0, 4095, &out[0]) && parse_u32(option, comma + 1, 0, 4095, &out[1]);
 }
 
 static bool parse_error(const char *option, const char *text, double *out)
@@ -179,7 +192,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
                                             "--samples", "--in-flight", "--max-error", "--rung", "--ladder",
-                                            "--effect", "--model", "--oidn", "--npc-model", "--npc-budget", "--npc-cache"};
+                                            "--effect", "--model", "--oidn", "--attention-at", "--npc-model", "--npc-budget", "--npc-cache"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -231,6 +244,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             o->dump = value;
         else if (!strcmp(name, "--oidn"))
             o->oidn = value;
+        else if (!strcmp(name, "--attention-at"))
+            o->attention_given = ok = parse_pixel(name, value, o->attention);
         else if (!strcmp(name, "--trace"))
             o->trace = value;
         else if (!strcmp(name, "--npc-model")) {
@@ -251,6 +266,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         return demo_fail("%s: is for --scene tavern", o->talk_only);
     if (!o->effect_given)
         o->effect = o->filter_only && !o->frame.model_asked ? DEMO_EFFECT_FILTER : DEMO_EFFECT_DENOISE;
+    if (o->effect == DEMO_EFFECT_FILTER && o->attention_given)
+        return demo_fail("--attention-at: is the trained network's, which --effect denoise asks for");
     if (o->effect == DEMO_EFFECT_DENOISE && o->filter_only)
         return demo_fail("%s: is the filter's, which --effect filter asks for", o->filter_only);
     return true;

@@ -17,6 +17,8 @@ typedef struct demo_options {
     uint32_t precision;
     uint32_t samples; /* of the reference */
     bool samples_given;
+    bool attention_given;
+    uint32_t attention[2]; /* x, y of the pixel whose weights are to be written */
     uint32_t ladder;  /* headless: step down after so many frames, and check every frame; 0: no */
     double max_error; /* relative L1 that `auto` takes from 8b */
     const char *filter_only; /* an option of the filter's alone that was given, or NULL */

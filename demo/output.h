@@ -52,6 +52,8 @@ typedef struct demo_report {
     const demo_stay *stays;
     uint32_t stay_count;
     const struct demo_tavern *tavern; /* or NULL */
+    const struct demo_mixture_sum *attention; /* of the pixel at attention_at, or NULL */
+    const uint32_t *attention_at;
 } demo_report;
 bool demo_report_write(const char *path, const demo_report *report);
 

@@ -419,6 +419,10 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
     const char *const box[2] = {"box filter: 5x5 pixels", "box"};
     const std::string took = "Open Image Denoise: " + ms(d->quality.oidn_ms) + " ms";
     const char *const oidn[2] = {took.c_str(), "OIDN"};
+    const std::string now = format("orange: light of this frame, %.0f %%", 100 * d->light_now),
+                      before = format("blue: of the frames before, %.0f %%", 100 * d->light_before),
+                      brief = format("now %.0f %%", 100 * d->light_now), brief_before = format("before %.0f %%", 100 * d->light_before);
+    const char *const of_now[2] = {now.c_str(), brief.c_str()}, *const of_before[2] = {before.c_str(), brief_before.c_str()};
     const char *const precision[2] = {precision_text(d->precision_used), precision_short(d->precision_used)};
     if (d->shown && view->wipe == DEMO_WIPE_NONE)
         ; /* who talks has that place */
@@ -426,6 +430,8 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         upper_labels(list, unit, p, noisy, filtered);
     else if (view->wipe == DEMO_WIPE_REFERENCE)
         upper_labels(list, unit, p, reference, filtered);
+    else if (view->wipe == DEMO_WIPE_MAP)
+        upper_labels(list, unit, p, of_now, of_before);
     else if (view->wipe == DEMO_WIPE_BOX)
         upper_labels(list, unit, p, box, filtered);
     else if (view->wipe == DEMO_WIPE_OIDN)
@@ -440,7 +446,8 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
         tavern_labels(list, unit, p, view, d);
     if (d->notice || d->shown)
         return;
-    const std::string left = view->paused ? "paused: space goes on" : facts ? facts_text(d) : "";
+    const bool map = view->wipe == DEMO_WIPE_MAP;
+    const std::string left = map ? "half as bright: ten times less" : view->paused ? "paused: space goes on" : facts ? facts_text(d) : "";
     float used = 0;
     if (!left.empty() && chip_width(unit, left.c_str()) <= room) {
         chip(list, unit, p->x + inset, bottom - 28 * unit, false, left.c_str());
@@ -452,7 +459,8 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
                                  view->wipe == DEMO_WIPE_NONE ? "L: next rung   H: help"
                                                               : "mouse: move the line   L: next rung   H: help",
                                  "L: next rung   H: help", "H: help"};
-    for (const char *hint : hints)
+    const char *const map_hints[] = {"where the marked pixel's light comes from   click: another pixel   Esc: back", "click: another pixel   Esc: back", "Esc: back", ""};
+    for (const char *hint : map ? map_hints : hints)
         if (hint[0] && chip_width(unit, hint) <= room - used) {
             chip(list, unit, p->x + p->width - inset, bottom - 28 * unit, true, hint);
             break;
@@ -469,6 +477,7 @@ void help(ImDrawList *list, float unit, float width, float height, bool tavern, 
                                            {"A", "wipe: input against result, on or off"},
                                            {"R", "hold still: wipe against many samples, on or off"},
                                            {"S", "next scene"},
+                                           {"right click", "where that pixel's light comes from"},
                                            {"X", "wipe: a box filter"},
                                            {"O", oidn ? "wipe: Open Image Denoise" : "Open Image Denoise: --oidn F names it"},
                                            {"mouse, left, right", "move the wipe"},
@@ -658,7 +667,7 @@ bool demo_overlay_event(const demo_event *event, demo_view *view, const demo_rec
     }
     const bool held = (event->type == DEMO_EVENT_MOUSE_BUTTON && event->button == 0 && event->down) ||
                       (event->type == DEMO_EVENT_MOUSE_MOVE && io.MouseDown[0]);
-    if (held && view->wipe != DEMO_WIPE_NONE && picture->width > 0) {
+    if (held && view->wipe != DEMO_WIPE_NONE && view->wipe != DEMO_WIPE_MAP && picture->width > 0) {
         const float at = (mouse.x - picture->x) / picture->width;
         view->wipe_at = at < 0 ? 0 : at > 1 ? 1 : at;
         return true;
@@ -699,7 +708,7 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
     if (view->error_map && error_map->width <= 0)
         *error_map = map_inset(front, unit, picture);
     if (view->help) {
-        const float fits = std::fmin(w / 600, h / (data->shown ? 580.0f : 530.0f));
+        const float fits = std::fmin(w / 600, h / (data->shown ? 600.0f : 560.0f));
         help(front, unit < fits ? unit : fits, w, h, data->shown, data->quality.oidn);
     }
     ImGui::Render();

@@ -25,7 +25,8 @@ typedef enum demo_wipe {
     DEMO_WIPE_EXACT,
     DEMO_WIPE_REFERENCE,
     DEMO_WIPE_BOX,
-    DEMO_WIPE_OIDN
+    DEMO_WIPE_OIDN,
+    DEMO_WIPE_MAP /* all of it: where the light of a pixel comes from */
 } demo_wipe;
 
 /* What the keys change. */
@@ -60,6 +61,7 @@ typedef struct demo_overlay_data {
     bool denoised, has_exact;
     double noisy_db, box_db, result_db; /* 0: not known */
     uint32_t reference_samples; /* 0: there is no reference yet */
+    double light_now, light_before; /* the shares of a map */
     const demo_shown *shown;    /* of a scene with figures; else NULL */
 } demo_overlay_data;
 

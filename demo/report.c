@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "demo/mixture.h"
 #include "demo/output.h"
 #include "demo/tavern.h"
 
@@ -113,6 +114,19 @@ static json_t *quality(const demo_report *r)
                      "oidn_ms", number(q->oidn ? q->oidn_ms : none));
 }
 
+static json_t *three(const double x[3])
+{
+    return json_pack("[o, o, o]", number(x[0]), number(x[1]), number(x[2]));
+}
+
+static json_t *attention(const demo_report *r)
+{
+    const struct demo_mixture_sum *s = r->attention;
+    return json_pack("{s:[i, i], s:o, s:o, s:o, s:o, s:o}", "pixel", (int)r->attention_at[0], (int)r->attention_at[1], "this_frame",
+                     number(s->now), "frames_before", number(s->before), "farthest_pixels", number(s->farthest), "mixed", three(s->mixed),
+                     "network", three(s->network));
+}
+
 static json_t *told(const demo_tavern *t)
 {
     static const char *const ends[] = {"open", "ended", "stopped", "full", "cancelled", "failed"};
@@ -183,6 +197,8 @@ bool demo_report_write(const char *path, const demo_report *r)
         json_object_del(root, "accuracy");
     if (r->stay_count)
         json_object_set_new(root, "ladder", stays(r));
+    if (r->attention)
+        json_object_set_new(root, "attention", attention(r));
     if (r->tavern)
         json_object_set_new(root, "tavern", tavern(r->tavern));
     const bool ok = root && !json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));

@@ -28,6 +28,7 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)
   --samples N           headless: samples a pixel of the reference (default: 1024)
   --oidn F              the library of Open Image Denoise, to compare with (default: where it is installed, if it is)
+  --attention-at X,Y    headless, denoise: write where that pixel of the last frame has its light from: attention.png
   --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside
                         the program)
   --npc-budget US       tavern: microseconds of each frame that they may take (default: 1000 on a GPU, else 30000)

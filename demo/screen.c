@@ -356,8 +356,8 @@ void demo_screen_record(void *screen, VkCommandBuffer commands, demo_slot *slot)
                                          .clearValueCount = 1,
                                          .pClearValues = &clear};
     demo_overlay_build(s->view, s->data, s->width, s->height, s->delta_seconds, &s->picture, &s->error_map);
-    const bool wipes = s->view->wipe != DEMO_WIPE_NONE;
-    const view_push picture = {wipes ? s->view->wipe_at : -1.0f, wipes ? 1.0f / (s->picture.width + 1.0f) : 0.0f, 0.0f};
+    const bool map = s->view->wipe == DEMO_WIPE_MAP, wipes = s->view->wipe != DEMO_WIPE_NONE && !map;
+    const view_push picture = {map ? 2.0f : wipes ? s->view->wipe_at : -1.0f, wipes ? 1.0f / (s->picture.width + 1.0f) : 0.0f, 0.0f};
     const view_push errors = {0.0f, 0.0f, ERROR_GAIN};
     vkCmdBeginRenderPass(commands, &begin, VK_SUBPASS_CONTENTS_INLINE);
     draw(s, commands, slot, &s->picture, &picture);

@@ -322,6 +322,27 @@ def check_scenes():
         check(size == (112, 63) and values > 64, f"{scene}: a picture")
 
 
+def check_attention():
+    """What the network mixes a pixel from: weights that are 1 together, and by which it comes out as the network has it."""
+    for name, frames, more, at in (("mixture", 4, [], (80, 45)), ("mixture-corner", 2, ["--scene", "gallery", "--rung", "copy"], (0, 89)),
+                                   ("mixture-first", 1, ["--width", "97", "--height", "67"], (96, 30))):
+        out, r, errors = report(name, "--frames", str(frames), "--attention-at", f"{at[0]},{at[1]}", *more, base=NETWORK)
+        a = r["attention"]
+        print(f"      {a}")
+        check(a["pixel"] == list(at) and not errors, f"{name}: of that pixel")
+        check(abs(a["this_frame"] + a["frames_before"] - 1) < 1e-9, f"{name}: all weights together are 1")
+        check(all(abs(x - y) < 1e-4 * (1e-3 + abs(y)) for x, y in zip(a["mixed"], a["network"])), f"{name}: they give what the network gives")
+        check(a["frames_before"] == 0 if frames == 1 else a["frames_before"] > 0.01, f"{name}: frames before count where there are some")
+        last = pixels(os.path.join(out, "last.png"))[at[1], at[0], :3]
+        shown = [255 * (x / (1 + x)) ** (1 / 2.2) for x in a["network"]]
+        check(np.abs(last - shown).max() < 2, f"{name}: which is what is shown: {last} {shown}")
+        check(png_size(os.path.join(out, "attention.png"))[0] == (r["width"], r["height"]), f"{name}: a picture of them")
+    for arguments, words in ((["3"], ["3", "X,Y"]), (["3,"], ["--attention-at"]), (["-1,4"], ["-1"]), (["160,2"], ["160,2", "160x90"]),
+                             (["2,90"], ["2,90", "160x90"]), (["1,1", "--effect", "filter"], ["--effect denoise"])):
+        code, _, errors = run(NETWORK + ["--attention-at"] + arguments)
+        check(code == 2 and errors.count("\n") == 1 and all(w in errors for w in words), f"--attention-at {arguments}: {errors.strip()}")
+
+
 FAKE_OIDN = r"""
 #include <stdbool.h>
 #include <stddef.h>
@@ -590,6 +611,7 @@ check_tavern()
 check_errors_and_delays()
 check_scenes()
 check_oidn()
+check_attention()
 check_ladder()
 check_surroundings()
 check_window()

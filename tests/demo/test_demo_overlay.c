@@ -375,6 +375,17 @@ static void test_others(void **state)
     d.quality.oidn = NULL;
     build(&view, &d, 1280, 720);
     assert_true(find("OIDN") < 0);
+    view.wipe = DEMO_WIPE_MAP;
+    view.paused = true;
+    d.light_now = 0.381;
+    d.light_before = 0.619;
+    for (uint32_t i = 0; i < SIZES; i++) {
+        build(&view, &d, sizes[i][0], sizes[i][1]);
+        check_places(sizes[i][0], sizes[i][1]);
+    }
+    build(&view, &d, 1280, 720);
+    assert_true(find("orange: light of this frame, 38 %") >= 0 && find("blue: of the frames before, 62 %") >= 0 &&
+                find("Esc: back") >= 0 && find("input:") < 0);
 }
 
 static void test_help_fits(void **state)

@@ -13,6 +13,7 @@
 
 #include "demo/adapt.h"
 #include "demo/metrics.h"
+#include "demo/mixture.h"
 #include "demo/options.h"
 #include "demo/probe.h"
 #include "demo/scene.h"
@@ -146,6 +147,28 @@ static void test_box(void **state)
     assert_float_equal(out[4 * (23 * 64 + 30)], 0, 0);
     assert_float_equal(out[1], 1, 1e-6);
     assert_float_equal(out[4 * (40 * 64 + 10) + 2], 0, 0);
+}
+
+/* Where nothing counts the picture is grey and darker; what counts most is bright, in its colour; larger it is in a corner. */
+static void test_map(void **state)
+{
+    (void)state;
+    enum { W = 200, H = 180, X = 40, Y = 30, AT = Y * W + X };
+    static float picture[4 * W * H], now[W * H], before[W * H];
+    for (size_t i = 0; i < W * H; i++)
+        for (size_t c = 0; c < 3; c++)
+            picture[4 * i + c] = 1.0f + (float)c;
+    now[AT + 3] = 0.5f;
+    before[AT - 3] = 0.4f;
+    now[AT + 5] = 1e-6f; /* too little to be seen */
+    demo_mixture_paint(picture, now, before, W, H, X, Y, picture);
+    const float *orange = picture + 4 * (AT + 3), *blue = picture + 4 * (AT - 3), *grey = picture + 4 * (AT + 5);
+    assert_true(orange[0] > 2 && orange[2] < 0.5f && blue[2] > 2 && blue[0] < 0.5f);
+    assert_true(grey[0] == grey[1] && grey[1] == grey[2] && grey[0] < 1 && grey[0] > 0.1f);
+    /* 33 pixels thrice as large, at the lower right, since the pixel is at the upper left. */
+    const size_t left = W - 99 - H / 40, top = H - 99 - H / 40;
+    const float *large = picture + 4 * ((top + 49) * W + left + (16 + 3) * 3 + 1);
+    assert_memory_equal(large, orange, 3 * sizeof(float));
 }
 
 static void test_seams(void **state)
@@ -420,7 +443,7 @@ static void test_scenes_of_their_own_life(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_box), cmocka_unit_test(test_seams),
+        cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_box), cmocka_unit_test(test_map), cmocka_unit_test(test_seams),
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
         cmocka_unit_test(test_adapt),                cmocka_unit_test(test_moves),
         cmocka_unit_test(test_scenes_of_their_own_life),
