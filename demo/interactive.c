@@ -432,6 +432,7 @@ static bool change_scene(interactive *w)
     w->shown = w->referred = NULL;
     w->other_by = DEMO_WIPE_NONE;
     w->mixture_frame = 0;
+    w->history_count = 0;
     w->data.quality = (demo_quality){.oidn = w->data.quality.oidn};
     w->data.reference_samples = 0;
     w->view.paused = false;

@@ -518,13 +518,13 @@ static void frame(float *out, uint32_t width, uint32_t height, long x, long y, l
         }
 }
 
-/* The surroundings of a pixel, into the corner that is farthest from it. */
+/* The surroundings of a pixel, at the side that is farther from it. */
 static void enlarge(float *out, uint32_t width, uint32_t height, uint32_t x, uint32_t y)
 {
     enum { EDGE = 2 * AROUND + 1 };
     static float part[EDGE * EDGE][4];
     const long times = (long)(height < width ? height : width) * 3 / 5 / EDGE, edge = times * EDGE, margin = (long)height / 40;
-    const long left = 2 * x < width ? (long)width - edge - margin : margin, top = (2 * y < height ? (long)height - edge - margin : margin);
+    const long left = 2 * x < width ? (long)width - edge - margin : margin, top = ((long)height - edge) / 2;
     if (times < 2)
         return;
     for (long i = 0; i < (long)EDGE * EDGE; i++) {

@@ -29,7 +29,7 @@ bool demo_mixture_frame(demo_mixture *m, demo_pipeline *p, demo_slot *slot);
 bool demo_mixture_at(demo_mixture *m, uint32_t x, uint32_t y, float *now, float *before, demo_mixture_sum *sum);
 
 /* The picture in grey, with the weights over it by powers of ten: this frame's in orange, those before in blue; a mark around the
- * pixel, and what is around it once more, larger, in a corner. All as radiance, width * height * 4; `picture` may be `out`. */
+ * pixel, and what is around it once more, larger, at the side. All as radiance, width * height * 4; `picture` may be `out`. */
 void demo_mixture_paint(const float *picture, const float *now, const float *before, uint32_t width, uint32_t height, uint32_t x,
                         uint32_t y, float *out);
 

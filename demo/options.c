@@ -20,7 +20,7 @@ void demo_options_help(void)
            "  --scene NAME          ");
     for (int i = 0; demo_scene_name(i); i++)
         printf("%s%s", i ? ", " : "", demo_scene_name(i));
-    printf(" (default: %s)\n", demo_scene_name(0));
+    printf("\n                        (default: %s; courtyard in a window on a GPU)\n", demo_scene_name(0));
     printf("  --effect E            what cleans the picture: denoise, a trained network that also uses the frames before, or\n"
            "                        filter, attention that nobody trained (default: denoise; filter where an option of its own\n"
            "                        is given)\n"
@@ -212,7 +212,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         else if (!strcmp(name, "--out"))
             o->out = value;
         else if (!strcmp(name, "--scene"))
-            ok = parse_scene(value, &o->frame.scene);
+            o->scene_given = ok = parse_scene(value, &o->frame.scene);
         else if (!strcmp(name, "--effect"))
             o->effect_given = ok = parse_choice(name, value, demo_effects, DEMO_EFFECTS - 1, &o->effect);
         else if (!strcmp(name, "--model")) {

@@ -12,7 +12,8 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --headless            no window: write pictures and report.json, then end; by itself where there is no display
   --frames N            how many frames (headless: 60; window: until it is closed)
   --out DIR             where files go (default: out)
-  --scene NAME          room, gallery, courtyard, clutter, tavern (default: room)
+  --scene NAME          room, gallery, courtyard, clutter, tavern
+                        (default: room; courtyard in a window on a GPU)
   --effect E            what cleans the picture: denoise, a trained network that also uses the frames before, or
                         filter, attention that nobody trained (default: denoise; filter where an option of its own
                         is given)

@@ -322,7 +322,7 @@ static void draw(demo_screen *s, VkCommandBuffer commands, const demo_slot *slot
                              : view->wipe >= DEMO_WIPE_BOX && s->other && s->other->view       ? s->other
                                                                                  : &slot->radiance;
     const VkDescriptorImageInfo images[3] = {
-        {left != &slot->result_exact ? e->nearest : e->linear, left->view, VK_IMAGE_LAYOUT_GENERAL},
+        {left == &slot->result_exact || (left == s->other && view->wipe != DEMO_WIPE_MAP) ? e->linear : e->nearest, left->view, VK_IMAGE_LAYOUT_GENERAL},
         {e->linear, slot->result.view, VK_IMAGE_LAYOUT_GENERAL},
         {e->nearest, slot->result.view, VK_IMAGE_LAYOUT_GENERAL}};
     const VkWriteDescriptorSet write = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,

@@ -149,7 +149,7 @@ static void test_box(void **state)
     assert_float_equal(out[4 * (40 * 64 + 10) + 2], 0, 0);
 }
 
-/* Where nothing counts the picture is grey and darker; what counts most is bright, in its colour; larger it is in a corner. */
+/* Where nothing counts the picture is grey and darker; what counts most is bright, in its colour; larger it is at the side. */
 static void test_map(void **state)
 {
     (void)state;
@@ -165,8 +165,8 @@ static void test_map(void **state)
     const float *orange = picture + 4 * (AT + 3), *blue = picture + 4 * (AT - 3), *grey = picture + 4 * (AT + 5);
     assert_true(orange[0] > 2 && orange[2] < 0.5f && blue[2] > 2 && blue[0] < 0.5f);
     assert_true(grey[0] == grey[1] && grey[1] == grey[2] && grey[0] < 1 && grey[0] > 0.1f);
-    /* 33 pixels thrice as large, at the lower right, since the pixel is at the upper left. */
-    const size_t left = W - 99 - H / 40, top = H - 99 - H / 40;
+    /* 33 pixels thrice as large, at the right, since the pixel is at the left. */
+    const size_t left = W - 99 - H / 40, top = (H - 99) / 2;
     const float *large = picture + 4 * ((top + 49) * W + left + (16 + 3) * 3 + 1);
     assert_memory_equal(large, orange, 3 * sizeof(float));
 }
