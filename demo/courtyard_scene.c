@@ -31,10 +31,10 @@ static float scatter(uint32_t *state)
 
 static stuff make_stuff(scene_builder *b, double seconds)
 {
-    const float plaster_a[3] = {0.80f, 0.66f, 0.47f}, plaster_b[3] = {0.70f, 0.53f, 0.35f};
+    const float plaster_a[3] = {0.72f, 0.56f, 0.37f}, plaster_b[3] = {0.60f, 0.43f, 0.26f};
     const float stone_a[3] = {0.72f, 0.68f, 0.60f}, stone_b[3] = {0.56f, 0.52f, 0.46f};
     const float clay_a[3] = {0.60f, 0.27f, 0.15f}, clay_b[3] = {0.46f, 0.19f, 0.11f};
-    const float tile_a[3] = {0.62f, 0.50f, 0.37f}, tile_b[3] = {0.47f, 0.27f, 0.18f};
+    const float tile_a[3] = {0.58f, 0.46f, 0.33f}, tile_b[3] = {0.40f, 0.20f, 0.12f};
     const float wood_a[3] = {0.30f, 0.18f, 0.10f}, wood_b[3] = {0.22f, 0.13f, 0.07f};
     const float leaf_a[3] = {0.12f, 0.26f, 0.05f}, leaf_b[3] = {0.30f, 0.42f, 0.10f};
     const float cypress_a[3] = {0.05f, 0.13f, 0.05f}, cypress_b[3] = {0.11f, 0.21f, 0.08f};
@@ -210,12 +210,12 @@ static void vine(scene_builder *b, const stuff *s, float x, float y, float z, fl
 
 void build_courtyard(scene_builder *b, double seconds)
 {
-    const float horizon[3] = {0.80f, 0.92f, 1.05f}, overhead[3] = {0.09f, 0.27f, 0.86f};
+    const float horizon[3] = {0.52f, 0.64f, 0.80f}, overhead[3] = {0.045f, 0.17f, 0.66f};
     const uint32_t sky = build_material(b, TD_TEXTURE_SKY, horizon, overhead, 1.0f);
     const stuff s = make_stuff(b, seconds);
     build_bounds(b, (vec3){-80.0f, 0.0f, -80.0f}, (vec3){80.0f, 80.0f, 80.0f});
     build_walls(b, sky, sky, s.tiles, sky, sky, sky);
-    build_sun(b, (vec3){0.56f, 0.72f, 0.30f}, 0.012f, (vec3){17.0f, 13.6f, 9.4f});
+    build_sun(b, (vec3){0.56f, 0.72f, 0.30f}, 0.012f, (vec3){11.5f, 8.9f, 5.9f});
     walls(b, &s);
     arcades(b, &s);
     windows(b, &s);

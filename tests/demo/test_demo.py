@@ -457,8 +457,8 @@ def check_surroundings():
             check(done.returncode == 2 and f"{option}: only with --headless" in done.stderr, f"a window has no {option}")
 
 
-def pixels(path):
-    """An 8-bit PNG without interlacing, as an array."""
+def pixels(path, most=4096):
+    """An 8-bit PNG without interlacing, as an array; no more than so many rows of it."""
     with open(path, "rb") as file:
         data = file.read()
     width, height, _, kind = struct.unpack(">IIBB", data[16:26])
@@ -468,7 +468,8 @@ def pixels(path):
         body += data[at + 8:at + 8 + length] if name == b"IDAT" else b""
         at += 12 + length
     channels = {2: 3, 6: 4}[kind]
-    rows = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, 1 + width * channels)
+    height = min(height, most)
+    rows = np.frombuffer(zlib.decompress(body), np.uint8)[:height * (1 + width * channels)].reshape(height, 1 + width * channels)
     out = np.zeros((height, width, channels), np.int32)
     before = np.zeros((width, channels), np.int32)
     for y, row in enumerate(rows):
@@ -489,7 +490,8 @@ def pixels(path):
 
 
 def press_key(number, key, title, deadline):
-    """Presses a key in the window of that title on a display of Xvfb; False if there is no such window in time."""
+    """Presses a key in the window of that title on a display of Xvfb; False if there is no such window in time. "click X,Y": the right
+    button there."""
     x11, xtst = ctypes.CDLL("libX11.so.6"), ctypes.CDLL("libXtst.so.6")
     for function, result in ((x11.XOpenDisplay, ctypes.c_void_p), (x11.XKeysymToKeycode, ctypes.c_ubyte)):
         function.restype = result
@@ -505,11 +507,14 @@ def press_key(number, key, title, deadline):
         time.sleep(0.1)
     if found:
         x11.XSetInputFocus(display, found, 1, ctypes.c_ulong(0))
-        code = x11.XKeysymToKeycode(display, ctypes.c_ulong(x11.XStringToKeysym(key.encode())))
+        place = [int(x) for x in key[6:].split(",")] if key.startswith("click ") else None
+        if place:
+            xtst.XTestFakeMotionEvent(display, -1, *place, ctypes.c_ulong(0))
+        code = 3 if place else x11.XKeysymToKeycode(display, ctypes.c_ulong(x11.XStringToKeysym(key.encode())))
         for down in (1, 0):
             x11.XSync(display, 0)
             time.sleep(0.3)
-            xtst.XTestFakeKeyEvent(display, code, down, ctypes.c_ulong(0))
+            (xtst.XTestFakeButtonEvent if place else xtst.XTestFakeKeyEvent)(display, code, down, ctypes.c_ulong(0))
         x11.XSync(display, 0)
     x11.XCloseDisplay(display)
     return bool(found)
@@ -548,22 +553,35 @@ def check_window():
               "N shows the network again, from the resting reference too")
         time.sleep(1)
         check(press_key(number, "p", b"trained denoiser", deadline), "R rests")
-        second = os.path.join(folder, "pictures", "screenshot-002.png")
+        second, third = (os.path.join(folder, "pictures", f"screenshot-00{i}.png") for i in (2, 3))
         while not os.path.exists(second) and time.monotonic() < deadline:
             time.sleep(0.1)
-        time.sleep(2)
+        # From the resting picture to where a pixel's light comes from, back, and to the next scene.
+        press_key(number, "click 300,200", b"Tandem", deadline)
+        press_key(number, "p", b"Tandem", deadline)
+        while not os.path.exists(third) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1)
+        press_key(number, "Escape", b"Tandem", deadline)
+        press_key(number, "s", b"room", deadline)
+        check(press_key(number, "x", b"gallery", deadline) and press_key(number, "o", b"gallery", deadline), "S goes to the next scene")
+        time.sleep(1)
     finally:
         demo.terminate()
         text, errors = demo.communicate(timeout=30 * limits.WALL)
         server.terminate()
         server.wait(timeout=30 * limits.WALL)
     check(f"saved {os.path.realpath(path)}\n" in text, f"P says where the picture went: {text.strip()} {errors.strip()[:200]}")
-    if not os.path.exists(path) or not os.path.exists(second):
-        return
-    halves = pixels(second)[60:400, 30:810, :3]
-    check(halves.shape == (340, 780, 3) and np.abs(np.diff(halves[:, :370].astype(int), axis=1)).mean() > 0,
+    check("error" not in errors.lower() and not errors.strip(), f"nothing to complain about in a window: {errors.strip()[:300]}")
+    if not all(os.path.exists(p) for p in (path, second, third)):
+        return check(False, "three screenshots")
+    map_ = pixels(third, 240)[60:, 30:810, :3]
+    grey = np.abs(map_.max(2) - map_.min(2)) < 4
+    check(0.7 < grey.mean() < 0.999, f"a right click shows where light comes from: {grey.mean():.3f} of the picture is grey")
+    halves = pixels(second, 200)[60:, 30:810, :3]
+    check(halves.shape == (140, 780, 3) and np.abs(np.diff(halves[:, :370].astype(int), axis=1)).mean() > 0,
           "and there is a picture of it")
-    picture = pixels(path)[60:400, 30:810, :3]
+    picture = pixels(path, 400)[60:, 30:810, :3]
     noise = np.abs(np.diff(picture.astype(int), axis=1)).mean((0, 2))
     check(picture.shape == (340, 780, 3) and noise[:370].mean() > 2 * noise[410:].mean(),
           f"a window begins with the input on the left, {noise[:370].mean():.2f}, and the result, {noise[410:].mean():.2f}")
