@@ -478,10 +478,8 @@ static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *
 
 static void record_features(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
-    const struct td_scene_block *block = &p->first_block;
     features_push push = {.size = {p->options.width, p->options.height}};
-    for (int i = 0; i < 3; i++)
-        push.middle[i] = 0.5f * (block->room_min[i] + block->room_max[i]);
+    demo_scene_middle(&p->first_block, push.middle);
     const demo_binding bindings[] = {{.image = &s->radiance},    {.image = &s->albedo},      {.image = &s->normal},
                                      {.image = &s->position},    {.image = &s->features[0]}, {.image = &s->features[1]},
                                      {.image = &s->features[2]}, {.image = &s->feature_k},   {.image = &s->feature_q},

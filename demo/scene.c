@@ -123,6 +123,18 @@ void demo_scene_build(int scene, const demo_cast *cast, struct td_scene_block *o
         scenes[scene].build(&b);
 }
 
+void demo_scene_middle(const struct td_scene_block *block, float out[4])
+{
+    const bool sky = block->traits[0] & TD_TRAIT_SKY;
+    for (int i = 0; i < 3; i++) {
+        float sum = 0;
+        for (uint32_t g = 0; g < block->counts[3]; g++)
+            sum += block->group_bounds[g][i];
+        out[i] = sky ? sum / (float)block->counts[3] : 0.5f * (block->room_min[i] + block->room_max[i]);
+    }
+    out[3] = sky ? 7.0f : 24.0f;
+}
+
 static bool differ(const float a[4], const float b[4], int count)
 {
     for (int i = 0; i < count; i++)

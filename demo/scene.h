@@ -41,6 +41,8 @@ int demo_scene_find(const char *name);
 const char *demo_scene_name(int scene);
 
 void demo_scene_build(int scene, const demo_cast *cast, struct td_scene_block *out);
+/* Where the middle of all is; the fourth: how far from there it reaches, metres, but for a sky, whose walls are far away. */
+void demo_scene_middle(const struct td_scene_block *block, float out[4]);
 /* Says of each group whether something of it is more than a millimetre from where it is in `before`: the same scene. */
 void demo_scene_mark_moves(const struct td_scene_block *before, struct td_scene_block *out);
 

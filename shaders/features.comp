@@ -18,10 +18,8 @@ layout(set = 0, binding = 7, rgba16f) uniform writeonly image2D feature3_k_image
 layout(set = 0, binding = 8, rgba16f) uniform writeonly image2D feature3_q_image;
 layout(set = 0, binding = 9, rgba16f) uniform writeonly image2D value_image;
 
-const float FARTHEST = 24.0; // metres: tokens are half floats, and the sky is far away
-
 layout(push_constant) uniform push_block {
-    vec4 middle; // of the room
+    vec4 middle; // of the room; w: metres from there, beyond which all is equally far, as the sky is: an outlier costs the rest its codes
     uvec2 size;
 } push;
 
@@ -39,7 +37,7 @@ void main()
     vec2 angle = vec2(at) * (6.28318530718 / TD_FILTER_PERIOD);
     vec2 cosine = cos(angle), sine = sin(angle);
     vec4 f0 = vec4(TD_FILTER_NORMAL * normal, TD_FILTER_PLACE * cosine.x);
-    vec4 f1 = vec4(TD_FILTER_POSITION * clamp(position - push.middle.xyz, -FARTHEST, FARTHEST), TD_FILTER_PLACE * sine.x);
+    vec4 f1 = vec4(TD_FILTER_POSITION * clamp(position - push.middle.xyz, -push.middle.w, push.middle.w), TD_FILTER_PLACE * sine.x);
     vec4 f2 = vec4(shines ? vec3(0.0) : TD_FILTER_ALBEDO * albedo.rgb, TD_FILTER_PLACE * cosine.y);
     vec2 f3 = vec2(TD_FILTER_PLACE * sine.y, shines ? TD_FILTER_SHINES : 0.0);
     float squared = dot(f0, f0) + dot(f1, f1) + dot(f2, f2) + dot(f3, f3);

@@ -316,6 +316,7 @@ def check_scenes():
         q = r["quality"]
         print(f"      {scene}: {q}")
         check(not errors, f"{scene}: nothing to complain about: {errors.strip()[:200]}")
+        check(q["filter_db"] > q["input_db"] + 1.5, f"{scene}: the filter's codes are not spent on a sky")
         check(q["denoise_db"] > q["input_db"] + 3 and q["denoise_db"] > q["box_db"] and q["denoise_single_db"] > q["input_db"] + 3,
               f"{scene}: the network does better than the input and boxes")
         size, values = png_size(os.path.join(folder, scene, "last.png"))
