@@ -19,7 +19,8 @@ typedef struct td_local_prologue {
     uint32_t row_amax[TD_TILE_ROWS], row_bad[TD_TILE_ROWS];
 } td_local_prologue;
 
-typedef struct td_twin_operand {
+/* Several are loaded at once, as words. */
+typedef struct __attribute__((aligned(4))) td_twin_operand {
     int16_t mantissa, exponent;
 } td_twin_operand;
 
@@ -82,6 +83,12 @@ void td_cpu_attn_masked_keys(const void *params, const td_block *at);
 float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b, float c);
 /* The same of 16 fp16 values, as mma.sync m16n8k16 of sm_90 rounds it. */
 float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c);
+/* Both in two steps, for who multiplies a row by many columns: 32 codes or 16 values taken apart, false if one of them is not
+ * finite, in which case D is NaN; and D of those that are. */
+bool td_twin_apart_e4m3(uint32_t accumulator, const uint8_t *codes, td_twin_operand *to);
+bool td_twin_apart_f16(const uint16_t *values, td_twin_operand *to);
+float td_twin_sum_e4m3(uint32_t accumulator, const td_twin_operand *a, const td_twin_operand *b, float c);
+float td_twin_sum_f16(const td_twin_operand *a, const td_twin_operand *b, float c);
 
 /* As attn_8b_wgmma and attn_f16_wgmma have it: log2 of P of a score of s times c, and the base by which P is 2^below. */
 TD_INLINE bool td_is_far(float base)

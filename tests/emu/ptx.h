@@ -56,16 +56,28 @@ struct MmaTile {
     }
 };
 
-/* dot(a, b, c): an element. */
-template <class C, class Dot> static inline void mma_tile(void *const *lanes, Dot dot)
+/* take(bytes) makes of a row or a column, once, what dot(row, column, c) multiplies to an element. */
+template <class C, class Take, class Dot> static inline void mma_tile(void *const *lanes, Take take, Dot dot)
 {
     const MmaTile tile(lanes);
+    decltype(take(tile.a[0])) rows[16], columns[8];
+
+    for (int i = 0; i < 16; i++)
+        rows[i] = take(tile.a[i]);
+    for (int i = 0; i < 8; i++)
+        columns[i] = take(tile.b[i]);
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++) {
             C *c = static_cast<C *>(static_cast<const MmaLane *>(lanes[lane])->c) + i;
-            *c = dot(tile.a[lane / 4 + i / 2 * 8], tile.b[lane % 4 * 2 + i % 2], *c);
+            *c = dot(rows[lane / 4 + i / 2 * 8], columns[lane % 4 * 2 + i % 2], *c);
         }
 }
+
+/* A row's or column's elements as the sums take them. */
+template <class T, int N> struct MmaPart {
+    T x[N];
+    bool finite;
+};
 
 template <class C>
 static inline void mma_start(const char *what, C (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
@@ -77,10 +89,11 @@ static inline void mma_start(const char *what, C (&c)[4], const uint32_t (&a)[4]
 
 static inline void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
+    using Part = const int8_t *;
     mma_start("mma s8", c, a, b0, b1, [](void *const *lanes) {
-        mma_tile<int>(lanes, [](const uint8_t *x, const uint8_t *y, int sum) {
+        mma_tile<int>(lanes, [](const uint8_t *codes) { return reinterpret_cast<Part>(codes); }, [](Part x, Part y, int sum) {
             for (int k = 0; k < 32; k++)
-                sum += int8_t(x[k]) * int8_t(y[k]);
+                sum += x[k] * y[k];
             return sum;
         });
     });
@@ -88,10 +101,17 @@ static inline void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
 
 static inline void mma_s4(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
+    using Part = MmaPart<int8_t, 64>;
     mma_start("mma s4", c, a, b0, b1, [](void *const *lanes) {
-        mma_tile<int>(lanes, [](const uint8_t *x, const uint8_t *y, int sum) {
+        const auto take = [](const uint8_t *codes) {
+            Part part;
             for (int k = 0; k < 64; k++)
-                sum += td_int4(x[k / 2], k % 2) * td_int4(y[k / 2], k % 2);
+                part.x[k] = int8_t(td_int4(codes[k / 2], k % 2));
+            return part;
+        };
+        mma_tile<int>(lanes, take, [](const Part &x, const Part &y, int sum) {
+            for (int k = 0; k < 64; k++)
+                sum += x.x[k] * y.x[k];
             return sum;
         });
     });
@@ -99,25 +119,36 @@ static inline void mma_s4(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
 
 static inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
+    using Part = MmaPart<td_twin_operand, 16>;
     mma_start("mma f16", c, a, b0, b1, [](void *const *lanes) {
-        mma_tile<float>(lanes, [](const uint8_t *x, const uint8_t *y, float sum) {
-            uint16_t wide_x[16], wide_y[16];
-            memcpy(wide_x, x, sizeof wide_x);
-            memcpy(wide_y, y, sizeof wide_y);
-            return td_twin_mma_f16(wide_x, wide_y, sum);
+        const auto take = [](const uint8_t *bytes) {
+            Part part;
+            uint16_t values[16];
+            memcpy(values, bytes, sizeof values);
+            part.finite = td_twin_apart_f16(values, part.x);
+            return part;
+        };
+        mma_tile<float>(lanes, take, [](const Part &x, const Part &y, float sum) {
+            return x.finite && y.finite ? td_twin_sum_f16(x.x, y.x, sum) : CUDART_NAN_F;
         });
     });
 }
 static inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) /* rounded once, as no GPU does */
 {
+    using Part = MmaPart<double, 16>;
     mma_start("mma bf16", c, a, b0, b1, [](void *const *lanes) {
-        mma_tile<float>(lanes, [](const uint8_t *x, const uint8_t *y, float sum) {
-            uint16_t wide_x[16], wide_y[16];
-            double all = double(sum);
-            memcpy(wide_x, x, sizeof wide_x);
-            memcpy(wide_y, y, sizeof wide_y);
+        const auto take = [](const uint8_t *bytes) {
+            Part part;
+            uint16_t values[16];
+            memcpy(values, bytes, sizeof values);
             for (int i = 0; i < 16; i++)
-                all += double(td_from_bf16(wide_x[i])) * double(td_from_bf16(wide_y[i]));
+                part.x[i] = double(td_from_bf16(values[i]));
+            return part;
+        };
+        mma_tile<float>(lanes, take, [](const Part &x, const Part &y, float sum) {
+            double all = double(sum);
+            for (int i = 0; i < 16; i++)
+                all += x.x[i] * y.x[i];
             return float(all);
         });
     });
@@ -126,12 +157,18 @@ static inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
 #if TD_HAVE_E4M3
 static inline void mma_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
+    static constexpr uint32_t accumulator = __CUDA_ARCH__ >= 1000  ? TD_ACCUMULATOR_BLACKWELL_MMA
+                                            : __CUDA_ARCH__ >= 900 ? TD_ACCUMULATOR_HOPPER_MMA
+                                                                   : TD_ACCUMULATOR_ADA_MMA;
+    using Part = MmaPart<td_twin_operand, 32>;
     mma_start("mma e4m3", c, a, b0, b1, [](void *const *lanes) {
-        mma_tile<float>(lanes, [](const uint8_t *x, const uint8_t *y, float sum) {
-            constexpr uint32_t accumulator = __CUDA_ARCH__ >= 1000  ? TD_ACCUMULATOR_BLACKWELL_MMA
-                                             : __CUDA_ARCH__ >= 900 ? TD_ACCUMULATOR_HOPPER_MMA
-                                                                    : TD_ACCUMULATOR_ADA_MMA;
-            return td_twin_mma_e4m3(accumulator, x, y, sum);
+        const auto take = [](const uint8_t *codes) {
+            Part part;
+            part.finite = td_twin_apart_e4m3(accumulator, codes, part.x);
+            return part;
+        };
+        mma_tile<float>(lanes, take, [](const Part &x, const Part &y, float sum) {
+            return x.finite && y.finite ? td_twin_sum_e4m3(accumulator, x.x, y.x, sum) : CUDART_NAN_F;
         });
     });
 }

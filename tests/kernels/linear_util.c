@@ -325,8 +325,9 @@ static void check_rows(const plane *h, const bool *more_bad, const float *mean, 
     for (uint32_t r = 0; r < rows_pad; r++) {
         float most = 0;
         for (uint32_t s = r / 128 * 128; s < h->len && s < r / 128 * 128 + 128; s++)
-            for (uint32_t c = 0; c < h->dim && same_group(r, s, granularity, is_k); c++)
-                most = fmaxf(most, fabsf(h->y[s * h->dim + c] - mean[c]));
+            if (same_group(r, s, granularity, is_k))
+                for (uint32_t c = 0; c < h->dim; c++)
+                    most = fmaxf(most, fabsf(h->y[s * h->dim + c] - mean[c]));
         const bool exists = r < h->len, tiny = most < 0x1p-100f, bad = exists && (h->bad[r] || (more_bad && more_bad[r]));
         same_bits(scales[r], !exists ? 0 : bad ? NAN : tiny ? 0 : most / 127, is_k ? "K's scale" : "Q's scale", number, r);
         for (uint32_t c = 0; c < d_pad; c++) {

@@ -145,7 +145,7 @@ static float in_f16(float x)
     return td_from_f16(td_to_f16(x));
 }
 
-static float mma_e4m3(uint32_t accumulator, const operand *a, const operand *b, float c)
+float td_twin_sum_e4m3(uint32_t accumulator, const operand *a, const operand *b, float c)
 {
     switch (accumulator) {
     case TD_ACCUMULATOR_ADA_MMA: return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, c, 13, 13), 13, 13);
@@ -161,24 +161,37 @@ static float mma_e4m3(uint32_t accumulator, const operand *a, const operand *b, 
     }
 }
 
+float td_twin_sum_f16(const operand *a, const operand *b, float c)
+{
+    return fused_sum(a, b, 16, 20, c, 25, 23);
+}
+
+bool td_twin_apart_f16(const uint16_t *values, operand *to)
+{
+    bool finite = true;
+    for (int k = 0; k < 16; k++)
+        finite = split_f16(values[k], &to[k]) && finite;
+    return finite;
+}
+
+bool td_twin_apart_e4m3(uint32_t accumulator, const uint8_t *codes, operand *to)
+{
+    bool finite = true;
+    for (uint32_t k = 0; k < 32; k++)
+        finite = split_e4m3(codes[k], accumulator, &to[slot_e4m3(k, accumulator)]) && finite;
+    return finite;
+}
+
 float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c)
 {
     operand x[16], y[16];
-    bool finite = true;
-    for (int k = 0; k < 16; k++)
-        finite = split_f16(a[k], &x[k]) && split_f16(b[k], &y[k]) && finite;
-    return finite ? fused_sum(x, y, 16, 20, c, 25, 23) : NAN; /* the kernels feed no infinities */
+    return td_twin_apart_f16(a, x) && td_twin_apart_f16(b, y) ? td_twin_sum_f16(x, y, c) : NAN; /* the kernels feed no infinities */
 }
 
 float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b, float c)
 {
     operand x[32], y[32];
-    bool finite = true;
-    for (uint32_t k = 0; k < 32; k++) {
-        const uint32_t slot = slot_e4m3(k, accumulator);
-        finite = split_e4m3(a[k], accumulator, &x[slot]) && split_e4m3(b[k], accumulator, &y[slot]) && finite;
-    }
-    return finite ? mma_e4m3(accumulator, x, y, c) : NAN;
+    return td_twin_apart_e4m3(accumulator, a, x) && td_twin_apart_e4m3(accumulator, b, y) ? td_twin_sum_e4m3(accumulator, x, y, c) : NAN;
 }
 
 typedef enum kind { KIND_8B_FP8, KIND_8B_F16, KIND_4B_FP8, KIND_4B_F16, KIND_F16 } kind;
@@ -290,8 +303,8 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
             for (uint32_t c = 0; c < d_pad; c++) {
                 float *o = &local->o[r][c];
                 if (fp8) {
-                    const float half = mma_e4m3(p->accumulator, codes, local->v[c], 0);
-                    const float tile = finite ? mma_e4m3(p->accumulator, codes + 32, local->v[c] + 32, half) : NAN;
+                    const float half = td_twin_sum_e4m3(p->accumulator, codes, local->v[c], 0);
+                    const float tile = finite ? td_twin_sum_e4m3(p->accumulator, codes + 32, local->v[c] + 32, half) : NAN;
                     *o = fmaf(*o, alpha, tile);
                     if (p->dump_r)
                         p->dump_r[(row * (p->kv_pad / TD_TILE_KEYS) + key / TD_TILE_KEYS) * d_pad + c] = tile;
@@ -418,7 +431,7 @@ static void add_up(const td_params_attention *p, td_local_twin *local, uint32_t 
                 const operand *v = c < d_pad ? local->v[c] : ones;
                 float *sum = c < d_pad ? &local->r[r][c] : &local->r_sum[r];
                 for (uint32_t k = 0; k < TD_TILE_KEYS; k += 32)
-                    *sum = finite ? mma_e4m3(TD_ACCUMULATOR_WGMMA_F16, codes + k, v + k, *sum) : NAN;
+                    *sum = finite ? td_twin_sum_e4m3(TD_ACCUMULATOR_WGMMA_F16, codes + k, v + k, *sum) : NAN;
             }
         }
         key += TD_TILE_KEYS;

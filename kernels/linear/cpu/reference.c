@@ -49,11 +49,20 @@ static double half_a_code(const float *x)
     return most / 65534;
 }
 
+static double magnitude(const float *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t k = 0; k < n; k++)
+        sum += fabs((double)x[k]);
+    return sum;
+}
+
 /* The sum for a row of w, with scale and bias, and what may be wrong with it. */
 static double sum_of(const td_params_linear *p, td_linear_sums sums, uint32_t row, uint32_t w_row, double *off)
 {
     const unsigned char *w = (const unsigned char *)p->w + (int64_t)w_row * p->w_stride;
-    double sum = 0, all = 0, codes = 0, half = 0;
+    double sums_of[4] = {0}, all[4] = {0}; /* four at a time, which do not wait for each other */
+    double codes = 0;
     float x[TD_MAX_BLOCK], weights[TD_MAX_BLOCK];
     for (uint32_t k = 0; k < p->ins; k += TD_MAX_BLOCK) {
         const uint32_t n = p->ins - k < TD_MAX_BLOCK ? p->ins - k : TD_MAX_BLOCK;
@@ -61,14 +70,14 @@ static double sum_of(const td_params_linear *p, td_linear_sums sums, uint32_t ro
         load_weights(p, sums, w, k, n, weights);
         for (uint32_t i = 0; i < n; i++) {
             const double product = (double)x[i] * (double)weights[i];
-            if (sums == TD_LINEAR_IN_INTEGERS && i % 32 == 0)
-                half = half_a_code(x + i);
-            codes += half * fabs((double)weights[i]);
-            sum += product;
-            all += fabs(product);
+            sums_of[i % 4] += product;
+            all[i % 4] += fabs(product);
         }
+        for (uint32_t i = 0; i < n && sums == TD_LINEAR_IN_INTEGERS; i += 32)
+            codes += half_a_code(x + i) * magnitude(weights + i, n - i < 32 ? n - i : 32);
     }
-    *off = all * (p->ins + 2) * unit + codes;
+    double sum = sums_of[0] + sums_of[1] + sums_of[2] + sums_of[3];
+    *off = (all[0] + all[1] + all[2] + all[3]) * (p->ins + 2) * unit + codes;
     if (p->scale) {
         sum *= (double)p->scale[w_row];
         *off = *off * fabs((double)p->scale[w_row]) + fabs(sum) * unit;
