@@ -529,6 +529,15 @@ static void keep_item(worker *w, td_worker_message *t, item made)
     pthread_mutex_unlock(&w->lock);
 }
 
+/* What the session has made, or why it has not. */
+static void keep_made(worker *w, tandem_session *session, td_worker_message *t, item made)
+{
+    if (t->status == TANDEM_OK)
+        keep_item(w, t, made);
+    else
+        keep_text(session, t->text, sizeof t->text);
+}
+
 static void take_opaque(worker *w, worker_session *s, td_worker_message *t, int fd)
 {
     item made = {0};
@@ -538,10 +547,7 @@ static void take_opaque(worker *w, worker_session *s, td_worker_message *t, int 
                                                  &made.mem);
     else
         t->status = td_worker_session_import_timeline(s->session, fd, t->by_daemon, t->value, &made.timeline);
-    if (t->status == TANDEM_OK)
-        keep_item(w, t, made);
-    else
-        keep_text(s->session, t->text, sizeof t->text);
+    keep_made(w, s->session, t, made);
 }
 
 static void take_temp_output(worker *w, worker_session *s, td_worker_message *t)
@@ -549,10 +555,7 @@ static void take_temp_output(worker *w, worker_session *s, td_worker_message *t)
     item made = {0};
 
     t->status = td_worker_session_make_temp_output(s->session, t->bytes, &made.mem);
-    if (t->status == TANDEM_OK)
-        keep_item(w, t, made);
-    else
-        keep_text(s->session, t->text, sizeof t->text);
+    keep_made(w, s->session, t, made);
 }
 
 static void take_mem(worker *w, td_worker_message *t, int fd)
@@ -582,12 +585,9 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
             .host = made.map,
         },
         &made.mem);
-    if (t->status != TANDEM_OK) {
-        keep_text(s->session, t->text, sizeof t->text);
+    keep_made(w, s->session, t, made);
+    if (t->status != TANDEM_OK)
         td_unmap(made.map, made.map_bytes);
-        return;
-    }
-    keep_item(w, t, made);
 }
 
 /* A job that will not end: only a new worker helps. */
@@ -697,10 +697,7 @@ static void make_instance(worker *w, td_worker_message *t)
     }
     t->status = td_worker_session_instance(s->session, other ? other->model : w->items[number].model, &desc,
                                            &t->network.layers, &made.instance);
-    if (t->status == TANDEM_OK)
-        keep_item(w, t, made);
-    else
-        keep_text(s->session, t->text, sizeof t->text);
+    keep_made(w, s->session, t, made);
 }
 
 static void prepare(worker *w, td_worker_message *t)
