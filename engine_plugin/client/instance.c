@@ -53,7 +53,7 @@ void td_instance_free(tandem_session *s, td_instance *instance)
     for (int i = 0; i < TD_PREPARED; i++)
         free_prepared(s, &instance->prepared[i]);
     free_counted(s, instance->state);
-    td_session_free(s, instance->precisions, instance->model->network->graph->node_count);
+    td_session_free(s, instance->precisions, instance->node_count);
     td_session_free(s, instance, sizeof *instance);
 }
 
@@ -168,7 +168,7 @@ static tandem_status read_plan(tandem_session *s, td_instance *instance, const c
     const td_graph *graph = instance->model->network->graph;
     char text[TD_WHY_BYTES / 2] = "";
 
-    instance->precisions = td_session_alloc(s, graph->node_count, 64);
+    instance->precisions = td_session_alloc(s, instance->node_count, 64);
     if (!instance->precisions)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a plan");
     if (ready)
@@ -189,6 +189,7 @@ static tandem_status make_instance(tandem_session *s, td_model *model,
     if (!made)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for an instance");
     made->model = model;
+    made->node_count = model->network->graph->node_count;
     made->desc = *desc;
     made->desc.plan = NULL; /* the caller's */
     if (desc->plan || plan) {

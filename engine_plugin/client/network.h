@@ -83,6 +83,7 @@ struct td_instance {
     td_mem *state; /* with at least a byte: there, too, where the network has none */
     tandem_instance_desc desc;
     uint8_t *precisions; /* of each node, by its plan; NULL: it has none */
+    uint32_t node_count; /* of the model's graph, which may be gone before precisions are freed */
     uint64_t remote_id; /* what it is in the daemon, */
     uint32_t connection, worker; /* as long as these last */
     td_prepared prepared[TD_PREPARED];
