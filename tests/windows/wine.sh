@@ -11,4 +11,5 @@ icd=/usr/share/vulkan/icd.d/lvp_icd.$(uname -m).json
 export VK_ICD_FILENAMES="$icd" VK_DRIVER_FILES="$icd"
 [ $# -gt 0 ] || exec "$wine" wineboot --init
 export WINEPATH="$build" # where libtandem.dll is
-exec xvfb-run -a "$wine" "$@"
+# -a looks for a display that is free, and two that look at once find the same one, which ends with the first.
+exec xvfb-run -a -n $((100 + $$ % 50000)) "$wine" "$@"
