@@ -133,8 +133,7 @@ class Bench(unittest.TestCase):
             before["shapes"][1]["rows"][1]["us"] = None
         run = against(fast, change=without)
         self.assertIn("against that: 13 medians, 13 more than 2 % slower, 0 faster by as much; 3 not in it\n", run.stdout)
-        for percent, slower in (("1000", 16), ("1000000000000", 0)):
-            self.assertIn(f"{slower} more than {percent} % slower", against(fast, "--slower", percent).stdout)
+        self.assertIn("16 more than 1000 % slower", against(fast, "--slower", "1000").stdout)
         run = against(1, change=lambda before: before.update(device="another"))
         self.assertEqual(run.returncode, 1)
         self.assertIn('that was measured on "another", this on "CPU"', run.stderr)
