@@ -366,7 +366,8 @@ if __name__ == "__main__":
     sys.path[1:1] = [str(libraries), str(DEPLOY)]
     with tempfile.TemporaryDirectory(prefix="td-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets lie below it
         os.environ |= {"PYTHONPATH": f"{libraries}:{DEPLOY}", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled",
-                       "PYTHONDONTWRITEBYTECODE": "1"}
+                       "PYTHONDONTWRITEBYTECODE": "1",
+                       "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}  # else 5, which it takes to start on a busy machine
         import ray
         from ray import serve
         import ray_app
