@@ -164,12 +164,7 @@ static void answer(launcher *n, td_launcher_message *m, const int fds[2])
         break;
     case TD_LAUNCHER_OPEN:
         fd = open_beneath(n, m->text, why, sizeof why);
-        m->kind = TD_LAUNCHER_OPENED;
-        m->status = fd >= 0 ? TANDEM_OK : TANDEM_ERROR_IO;
-        if (fd < 0)
-            snprintf(m->text, sizeof m->text, "%s", why);
-        td_pass(n->broker, m, sizeof *m, &fd, fd >= 0);
-        td_fd_close(&fd);
+        td_launcher_pass_opened(n->broker, m, fd, why);
         break;
     case TD_LAUNCHER_CONFIG:
         m->status = read_config(n, m, why, sizeof why);

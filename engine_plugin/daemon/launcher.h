@@ -5,7 +5,11 @@
 #ifndef TANDEM_DAEMON_LAUNCHER_H
 #define TANDEM_DAEMON_LAUNCHER_H
 
+#include <stdio.h>
+
 #include "engine_plugin/daemon/config.h"
+#include "engine_plugin/daemon/pass.h"
+#include "interop/os/descriptor.h"
 #include "interop/wire/wire.h"
 
 typedef enum td_launcher_message_kind {
@@ -24,6 +28,16 @@ typedef struct td_launcher_message {
     char text[TD_WIRE_PATH_BYTES];
     td_config config;
 } td_launcher_message;
+/* A launcher's answer to OPEN: the file, which is closed here, or why there is none. */
+static inline void td_launcher_pass_opened(int broker, td_launcher_message *m, int fd, const char *why)
+{
+    m->kind = TD_LAUNCHER_OPENED;
+    m->status = fd >= 0 ? TANDEM_OK : TANDEM_ERROR_IO;
+    if (fd < 0)
+        snprintf(m->text, sizeof m->text, "%s", why);
+    td_pass(broker, m, sizeof *m, &fd, fd >= 0);
+    td_fd_close(&fd);
+}
 /* Forks; returns the socket to it, or -1. config_given: that it is not there is an error. socket_path: NULL if its mode is
  * none of our business. */
 int td_launcher_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path);
