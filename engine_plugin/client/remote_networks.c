@@ -100,7 +100,7 @@ static td_wire_message describe_instance(const td_instance *instance)
     layers->sample_all = desc->sample_all;
     layers->node_count = instance->precisions ? instance->model->network->graph->node_count : 0;
     for (uint32_t node = 0; node < layers->node_count; node++)
-        layers->precisions[node / 4] |= (uint8_t)(instance->precisions[node] << node % 4 * 2);
+        td_wire_plan_put(layers, node, instance->precisions[node]);
     return m;
 }
 

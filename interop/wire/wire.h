@@ -365,6 +365,11 @@ static inline uint32_t td_wire_plan_at(const td_wire_layers *layers, uint32_t no
 {
     return layers->precisions[node / 4] >> node % 4 * 2 & 3;
 }
+/* Of a plan that has nothing for that node yet. */
+static inline void td_wire_plan_put(td_wire_layers *layers, uint32_t node, uint32_t precision)
+{
+    layers->precisions[node / 4] |= (uint8_t)(precision << node % 4 * 2);
+}
 
 typedef struct td_wire_instance_create {
     td_wire_header header;

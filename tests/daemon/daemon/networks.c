@@ -197,7 +197,7 @@ static td_wire_message ask_instance(guest *g, uint32_t node_count, uint32_t node
 
     m.instance_create.model = g->model;
     layers->node_count = node_count;
-    layers->precisions[node / 4] = (uint8_t)(precision << node % 4 * 2);
+    td_wire_plan_put(layers, node, precision);
     assert_int_equal(client_ask(&g->c, &m, NULL, &answer, NULL), TANDEM_OK);
     return answer;
 }
