@@ -145,12 +145,9 @@ int main(int argc, char **argv)
     if (!demo_pipeline_create(&pipeline, &engine, &options.frame) || !settle_effect(&options, &pipeline) ||
         !open_oidn(&options, &pipeline, &oidn))
         goto end;
-    demo_oidn *const given = oidn;
-    oidn = NULL;
-    exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options, given)
-                                   : demo_run_window(&engine, &pipeline, &options, &display, given);
+    exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options, oidn)
+                                   : demo_run_window(&engine, &pipeline, &options, &display, oidn);
 end:
-    demo_oidn_close(oidn);
     demo_pipeline_destroy(&pipeline);
     if (display.surface)
         vkDestroySurfaceKHR(engine.instance, display.surface, NULL);
