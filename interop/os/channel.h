@@ -32,7 +32,8 @@ typedef struct td_listener {
 } td_listener;
 
 /* Listens at a path, for the same user alone; takes over what a dead process left there.
- * Returns: BUSY if a living one listens.
+ * Once something lies at the path, it can be connected to.
+ * Returns: BUSY if a living one listens; ARG for a path of over 103 bytes (Linux).
  * Owner: the caller, until td_listener_close(). */
 tandem_status td_listener_open(td_listener *listener, const char *path, char *why, size_t why_bytes);
 /* Listens on a duplicate of a descriptor that the service manager has opened.

@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "interop/os/channel.h"
 #include "interop/os/descriptor.h"
 #include "interop/os/memory.h"
 #include "tests/plugin/daemon_client.h"
@@ -371,20 +370,12 @@ static void exec_without(bool standard_fds, rlim_t file_bytes)
 
 static void launch_without(bool standard_fds, rlim_t file_bytes)
 {
-    const uint64_t begin = td_now_ns();
-    char why[256];
-    int fd;
-
     write_config("backend = cpu\nlog = debug\n");
     daemon_pid = fork();
     assert_true(daemon_pid >= 0);
     if (!daemon_pid)
         exec_without(standard_fds, file_bytes);
-    while (td_channel_connect(socket_path, &fd, why, sizeof why) != TANDEM_OK) { /* it is there before it listens */
-        assert_true(td_now_ns() - begin < PATIENCE);
-        sleep_ms(5);
-    }
-    td_fd_close(&fd);
+    await_socket();
 }
 
 /* Without standard error no file that it opens gets that number, and the log's lines. */

@@ -39,16 +39,6 @@ static void come_and_go(int clients)
     }
 }
 
-static void await_socket(void)
-{
-    const uint64_t begin = td_now_ns();
-
-    while (access(socket_path, F_OK)) {
-        assert_true(td_now_ns() - begin < PATIENCE);
-        sleep_ms(5);
-    }
-}
-
 /* All of its processes say much, and none of them ever waits for who reads it. */
 static void a_log_that_nobody_reads_holds_nobody_up(void **state)
 {
@@ -245,8 +235,8 @@ static void too_few_descriptors_are_no_beginning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_log_that_nobody_reads_holds_nobody_up),
-        cmocka_unit_test(descriptors_are_kept_for_what_is_needed),
+        cmocka_unit_test_teardown(a_log_that_nobody_reads_holds_nobody_up, tear_down_daemon),
+        cmocka_unit_test_teardown(descriptors_are_kept_for_what_is_needed, tear_down_daemon),
         cmocka_unit_test_teardown(temporary_outputs_take_no_descriptors, tear_down_daemon),
         cmocka_unit_test_teardown(too_few_descriptors_are_no_beginning, tear_down_daemon),
     };

@@ -60,6 +60,16 @@ void await_log(const char *text)
     }
 }
 
+void await_socket(void)
+{
+    const uint64_t begin = td_now_ns();
+
+    while (access(socket_path, F_OK)) {
+        assert_true(td_now_ns() - begin < PATIENCE);
+        sleep_ms(5);
+    }
+}
+
 void launch_daemon(const char *config)
 {
     write_config(config);

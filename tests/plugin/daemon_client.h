@@ -35,6 +35,8 @@ void show_log(void);
 void next_log(void);
 void exec_daemon(void);
 void await_log(const char *text);
+/* For one whose log goes elsewhere: until it can be connected to. */
+void await_socket(void);
 void launch_daemon(const char *config);
 /* On the CPU, whatever there is. */
 void start_daemon(const char *config);

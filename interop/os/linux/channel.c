@@ -28,16 +28,56 @@
 /* Room for what the kernel may add on its own; a peer that fills it with descriptors gets them closed. */
 enum { BACKLOG = 64, CONTROL_BYTES = 256 };
 
-static tandem_status address_of(const char *path, struct sockaddr_un *to, char *why, size_t why_bytes)
+/* What is added to a listener's path while it does not listen yet. */
+#define NOT_YET ".new"
+
+/* The address of path with `added` behind it. */
+static tandem_status address_of(const char *path, const char *added, struct sockaddr_un *to, char *why, size_t why_bytes)
 {
-    const size_t length = path ? strlen(path) : 0;
+    const size_t length = path ? strlen(path) : 0, most = sizeof to->sun_path - 1 - strlen(added);
 
     memset(to, 0, sizeof *to);
     to->sun_family = AF_UNIX;
-    if (!length || length >= sizeof to->sun_path)
+    if (!length || length > most)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "socket path '%s' has %zu bytes, must have 1 to %zu",
-                       path ? path : "", length, sizeof to->sun_path - 1);
-    memcpy(to->sun_path, path, length);
+                       path ? path : "", length, most);
+    snprintf(to->sun_path, sizeof to->sun_path, "%s%s", path, added);
+    return TANDEM_OK;
+}
+
+/* Removes a socket that a dead process left; false if there is something else. */
+static bool remove_socket(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) ? errno == ENOENT : S_ISSOCK(st.st_mode) && !unlink(path);
+}
+
+/* A listening socket that is at the path from the moment at which it can be connected to: whoever waits for the path to be there, as
+ * scripts do, is never refused. */
+static tandem_status listen_at(td_listener *listener, const struct sockaddr_un *to, const char *path, char *why, size_t why_bytes)
+{
+    struct stat st;
+
+    if (!remove_socket(path))
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is in the way, and no socket that can be removed", path);
+    if (!remove_socket(to->sun_path))
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is in the way, and no socket that can be removed", to->sun_path);
+    listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* The mode of the socket becomes that of its path: no moment in which others could connect. */
+    if (listener->fd < 0 || fchmod(listener->fd, 0600) || bind(listener->fd, (const struct sockaddr *)to, sizeof *to))
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", to->sun_path, strerror(errno));
+    if (lstat(to->sun_path, &st) || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid())
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: something else was put in the socket's place", to->sun_path);
+    if (listen(listener->fd, BACKLOG) || rename(to->sun_path, path)) {
+        const int error = errno;
+
+        unlink(to->sun_path);
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(error));
+    }
+    listener->device = st.st_dev;
+    listener->inode = st.st_ino;
+    memcpy(listener->path, path, strlen(path) + 1);
     return TANDEM_OK;
 }
 
@@ -63,50 +103,24 @@ tandem_status td_listener_open(td_listener *listener, const char *path, char *wh
     char lock_path[TD_CHANNEL_PATH_BYTES + 8];
     struct sockaddr_un to;
     tandem_status status;
-    struct stat st;
 
     *listener = (td_listener){.fd = -1, .lock = -1, .spare = -1};
-    status = address_of(path, &to, why, why_bytes);
+    status = address_of(path, NOT_YET, &to, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
     snprintf(lock_path, sizeof lock_path, "%s.lock", path);
     listener->lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (listener->lock < 0) {
+    if (listener->lock < 0)
         status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", lock_path, strerror(errno));
-        goto fail;
-    }
-    if (flock(listener->lock, LOCK_EX | LOCK_NB)) {
+    else if (flock(listener->lock, LOCK_EX | LOCK_NB))
         status = td_fail(why, why_bytes, errno == EWOULDBLOCK ? TANDEM_ERROR_BUSY : TANDEM_ERROR_IO,
                          "%s is locked: a daemon listens there", lock_path);
-        goto fail;
-    }
-    if (!lstat(path, &st) && (!S_ISSOCK(st.st_mode) || unlink(path))) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is in the way, and no socket that can be removed", path);
-        goto fail;
-    }
-    listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* The mode of the socket becomes that of its path: no moment in which others could connect. */
-    if (listener->fd < 0 || fchmod(listener->fd, 0600) ||
-        bind(listener->fd, (const struct sockaddr *)&to, sizeof to)) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(errno));
-        goto fail;
-    }
-    if (lstat(path, &st) || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid()) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: something else was put in the socket's place", path);
-        goto fail;
-    }
-    listener->device = st.st_dev;
-    listener->inode = st.st_ino;
-    memcpy(listener->path, path, strlen(path) + 1);
-    listener->spare = td_fd_dup(listener->lock);
-    if (listener->spare < 0 || listen(listener->fd, BACKLOG)) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(errno));
-        goto fail;
-    }
-    return TANDEM_OK;
-
-fail:
-    td_listener_close(listener);
+    else if ((listener->spare = td_fd_dup(listener->lock)) < 0)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", lock_path, strerror(errno));
+    else
+        status = listen_at(listener, &to, path, why, why_bytes);
+    if (status != TANDEM_OK)
+        td_listener_close(listener);
     return status;
 }
 
@@ -185,7 +199,7 @@ tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, si
 tandem_status td_channel_connect(const char *path, int *channel, char *why, size_t why_bytes)
 {
     struct sockaddr_un to;
-    tandem_status status = address_of(path, &to, why, why_bytes);
+    tandem_status status = address_of(path, "", &to, why, why_bytes);
     int error;
 
     *channel = -1;

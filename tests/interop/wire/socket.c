@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "interop/os/channel.h"
+#include "interop/os/descriptor.h"
 #include "interop/os/memory.h"
 #include "tests/interop/wire/rig.h"
 
@@ -31,18 +33,31 @@ static void make_path(char path[64], const char *name)
 
 static void forget_path(const char *path)
 {
-    char lock[80];
+    char beside[80];
 
-    snprintf(lock, sizeof lock, "%s.lock", path);
     unlink(path);
-    unlink(lock);
+    snprintf(beside, sizeof beside, "%s.lock", path);
+    unlink(beside);
+    snprintf(beside, sizeof beside, "%s.new", path);
+    unlink(beside);
+}
+
+/* What a process leaves that is killed while it listens. */
+static void leave_socket(const char *path)
+{
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+    assert_int_equal(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    close(fd);
 }
 
 static void test_listen(void **state)
 {
     td_listener listener, second;
     static td_conn client, server;
-    char path[64], longer[200];
+    char path[64], unready[80], longer[200];
     struct stat st;
     int fd;
 
@@ -69,14 +84,9 @@ static void test_listen(void **state)
     assert_int_equal(stat(path, &st), -1);
 
     /* What a dead daemon left is taken over; what is no socket is not. */
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    {
-        struct sockaddr_un to = {.sun_family = AF_UNIX};
-
-        memcpy(to.sun_path, path, strlen(path) + 1);
-        assert_int_equal(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
-        close(fd);
-    }
+    snprintf(unready, sizeof unready, "%s.new", path);
+    leave_socket(path);
+    leave_socket(unready);
     assert_int_equal(td_listener_open(&listener, path, why, why_bytes), TANDEM_OK);
 
     /* One from the service manager. */
@@ -99,6 +109,12 @@ static void test_listen(void **state)
     assert_int_equal(td_listener_open(&listener, path, why, why_bytes), TANDEM_ERROR_IO);
     assert_int_equal(stat(path, &st), 0);
     forget_path(path);
+    fd = open(unready, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    close(fd);
+    assert_int_equal(td_listener_open(&listener, path, why, why_bytes), TANDEM_ERROR_IO);
+    assert_non_null(strstr(why, unready));
+    assert_int_equal(access(path, F_OK), -1);
+    forget_path(path);
     memset(longer, 'a', sizeof longer);
     longer[107] = 0;
     assert_int_equal(strlen(longer), 107);
@@ -106,9 +122,63 @@ static void test_listen(void **state)
     longer[107] = 'a';
     longer[108] = 0;
     assert_int_equal(td_conn_connect(&client, longer, why, why_bytes), TANDEM_ERROR_ARG);
+    longer[104] = 0; /* with ".new" behind it one more than there may be */
     assert_int_equal(td_listener_open(&listener, longer, why, why_bytes), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, "has 104 bytes, must have 1 to 103"));
     assert_int_equal(td_listener_open(&listener, "", why, why_bytes), TANDEM_ERROR_ARG);
     assert_int_equal(td_listener_open(&listener, "/nowhere/at/all", why, why_bytes), TANDEM_ERROR_IO);
+}
+
+/* Listens at many paths, at each until somebody says that he got through. */
+static _Noreturn void listen_in_turn(const char *name, int times, int got_through)
+{
+    for (int i = 0; i < times; i++) {
+        td_listener listener;
+        char path[64], byte;
+
+        snprintf(path, sizeof path, "%s%d", name, i);
+        if (td_listener_open(&listener, path, why, why_bytes) != TANDEM_OK || read(got_through, &byte, 1) != 1)
+            _exit(1);
+        td_listener_close(&listener);
+    }
+    _exit(0);
+}
+
+/* Whoever waits for the socket to be there, as scripts do, is never refused. */
+static void test_listens_once_it_is_there(void **state)
+{
+    enum { TIMES = 300 };
+    char name[56], path[64];
+    int status, ends[2];
+    pid_t pid;
+
+    (void)state;
+    snprintf(name, sizeof name, "/tmp/tandem-wire-%d-there", (int)getpid());
+    assert_int_equal(pipe(ends), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        close(ends[1]); /* ends with us */
+        listen_in_turn(name, TIMES, ends[0]);
+    }
+    for (int i = 0; i < TIMES; i++) {
+        int channel;
+
+        snprintf(path, sizeof path, "%s%d", name, i);
+        while (td_channel_connect(path, &channel, why, why_bytes) != TANDEM_OK)
+            if (!strstr(why, "No such file"))
+                fail_msg("%s", why);
+        td_fd_close(&channel);
+        assert_int_equal(write(ends[1], "", 1), 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    for (int i = 0; i < TIMES; i++) {
+        snprintf(path, sizeof path, "%s%d", name, i);
+        forget_path(path);
+    }
+    close(ends[0]);
+    close(ends[1]);
 }
 
 static void test_adopted_listener_is_closed(void **state)
@@ -689,6 +759,7 @@ static void test_kinds(void **state)
 
 static const struct CMUnitTest cases[] = {
     TEST(test_listen),
+    TEST(test_listens_once_it_is_there),
     TEST(test_adopted_listener_is_closed),
     TEST(test_descriptors_travel),
     TEST(test_hostile_descriptors),
