@@ -14,6 +14,9 @@ enum { LIMITS_WALL = 8 };
 /* How long to wait for one answer of others, which on a quiet machine comes within a fraction of it. */
 #define LIMITS_PATIENCE_NS (LIMITS_WALL * UINT64_C(30000000000))
 
+/* For what should take a millisecond, and waits for nothing that takes longer than this. */
+#define LIMITS_SOON_NS (LIMITS_WALL * UINT64_C(1000000000))
+
 /* From now on, until limits_end(). */
 void limits_begin(uint32_t seconds);
 void limits_end(void);

@@ -21,6 +21,7 @@
 #include "interop/os/clock.h"
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
+#include "tests/limits.h"
 
 enum { CONTEXT = 512, WORDS = 300, PAGE = TD_PAGE_TOKENS, MOST = 40, TOPS = 50 };
 #define SECONDS 1000000000ull
@@ -882,9 +883,9 @@ static void test_gives_up(void **state)
             td_sequence_close(&s.of[way]);
         else
             td_sequence_rest(s.of[way]);
-        while (td_stage_wait(s.on, SECONDS))
+        while (td_stage_wait(s.on, 2 * LIMITS_SOON_NS))
             td_stage_step(s.on, NULL);
-        assert_true(td_now_ns() - begin < SECONDS / 2);
+        assert_true(td_now_ns() - begin < LIMITS_SOON_NS);
         assert_int_equal(td_stage_count(s.on).tokens, 0);
     }
     td_stage_frame(s.on, 0);
@@ -906,7 +907,7 @@ static void test_last_frame(void **state)
     const uint64_t begin_ns = td_now_ns();
     answer(npc, "Who goes there?", text, NULL);
     assert_true(*text);
-    assert_true(td_now_ns() - begin_ns < 4 * SECONDS);
+    assert_true(td_now_ns() - begin_ns < LIMITS_SOON_NS);
     must(tandem_npc_destroy(&npc));
     must(tandem_language_destroy(&language));
 }

@@ -16,7 +16,7 @@
 
 #define MS 1000000ull
 #define PATIENCE LIMITS_PATIENCE_NS
-#define SOON (LIMITS_WALL * 1000 * MS) /* for what should take a millisecond */
+#define SOON LIMITS_SOON_NS
 
 extern char folder[64], socket_path[96], config_path[96], log_path[96], model_path[96], program[4096];
 extern pid_t daemon_pid;

@@ -11,6 +11,7 @@
 #include "tests/interop/fake_cuda.h"
 #include "tests/interop/faults.h"
 #include "tests/interop/vk_util.h"
+#include "tests/limits.h"
 
 #define MS 1000000ull
 #define LONG_NS (60000 * MS)

@@ -10,6 +10,7 @@
 #include "tandem/plugin.h"
 #include "tests/cases.h"
 #include "tests/interop/vk_util.h"
+#include "tests/limits.h"
 
 #define MS 1000000ull
 #define LONG_NS (180000 * MS) /* under sanitizers, on a machine that does other things too */
