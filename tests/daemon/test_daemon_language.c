@@ -11,6 +11,7 @@
 #include "tests/kernels/llama_file.h"
 #include "tests/plugin/daemon_util.h"
 #include "tests/plugin/relay.h"
+#include "tests/session_must.h"
 
 enum { TOKENS = 90, PROMPT = 70 /* more than a part */, WORDS = 300 };
 
@@ -52,15 +53,7 @@ static int tear_down(void **state)
     return group_daemon_end(&daemon_here);
 }
 
-static void must(tandem_session *s, tandem_status status)
-{
-    char why[600] = "";
-
-    if (status == TANDEM_OK)
-        return;
-    tandem_error_text(s, why, sizeof why);
-    fail_msg("%s: %s", tandem_status_text(status), why);
-}
+static void must(tandem_session *s, tandem_status status) { session_must(s, status); }
 
 static tandem_session *open_session_at(const char *path)
 {
@@ -79,12 +72,7 @@ static tandem_session *open_session(bool remote)
 
 static void must_fail(tandem_session *s, tandem_status status, tandem_status with, const char *says)
 {
-    char why[600] = "";
-
-    assert_int_equal(status, with);
-    tandem_error_text(s, why, sizeof why);
-    if (!strstr(why, says))
-        fail_msg("\"%s\" does not say \"%s\"", why, says);
+    session_must_fail(s, status, with, says);
 }
 
 static td_speaker open_speaker(tandem_session *s)

@@ -22,6 +22,7 @@
 #include "kernels/model/json.h"
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
+#include "tests/session_must.h"
 
 enum { CONTEXT = 160, WORDS = 300 };
 #define SECONDS 1000000000ull
@@ -33,24 +34,11 @@ static char path[60];
 static tandem_session *session;
 static tandem_language *language;
 
-static void must(tandem_status status)
-{
-    char why[600];
-
-    if (status == TANDEM_OK)
-        return;
-    tandem_error_text(session, why, sizeof why);
-    fail_msg("%s", why);
-}
+static void must(tandem_status status) { session_must(session, status); }
 
 static void must_fail(tandem_status status, tandem_status with, const char *says)
 {
-    char why[600] = "";
-
-    assert_int_equal(status, with);
-    tandem_error_text(session, why, sizeof why);
-    if (!strstr(why, says))
-        fail_msg("\"%s\" does not say \"%s\"", why, says);
+    session_must_fail(session, status, with, says);
 }
 
 static int begin(void **state)

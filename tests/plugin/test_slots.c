@@ -22,6 +22,7 @@
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/limits.h"
+#include "tests/session_must.h"
 
 enum { CONTEXT = 512, WORDS = 300, PAGE = TD_PAGE_TOKENS, MOST = 40, TOPS = 50 };
 #define SECONDS 1000000000ull
@@ -32,15 +33,7 @@ static const lf_shape shape = {.layers = 2, .dim = 64, .hidden = 128, .heads = 2
 static char path[60];
 static tandem_session *session;
 
-static void must(tandem_status status)
-{
-    char why[600];
-
-    if (status == TANDEM_OK)
-        return;
-    tandem_error_text(session, why, sizeof why);
-    fail_msg("%s", why);
-}
+static void must(tandem_status status) { session_must(session, status); }
 
 static int begin(void **state)
 {

@@ -12,6 +12,7 @@
 #include "interop/base.h"
 #include "tests/daemon/remote/rig.h"
 #include "tests/plugin/network_util.h"
+#include "tests/session_must.h"
 
 enum { X = NETWORK_X, Y = NETWORK_Y, SUM = NETWORK_SUM, CHANNELS = NETWORK_CHANNELS, MOST_ROWS = 8192 };
 
@@ -44,15 +45,7 @@ static void end_with_models(void)
     start_daemon("threads = 1\n");
 }
 
-static void must(net *n, tandem_status status)
-{
-    char text[500] = "";
-
-    if (status == TANDEM_OK)
-        return;
-    tandem_error_text(n->x.s, text, sizeof text);
-    fail_msg("status %d: %s", status, text);
-}
+static void must(net *n, tandem_status status) { session_must(n->x.s, status); }
 
 static tandem_instance new_instance(net *n)
 {

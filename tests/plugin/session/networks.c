@@ -6,6 +6,7 @@
 
 #include "tests/plugin/network_util.h"
 #include "tests/plugin/session/rig.h"
+#include "tests/session_must.h"
 
 enum { NET_ROWS = 6, NET_ELEMENTS = NET_ROWS * NETWORK_CHANNELS, FRAMES = 3 };
 #define NET_VIEW_BYTES ((uint64_t)NET_ELEMENTS * sizeof(float))
@@ -17,15 +18,7 @@ typedef struct frame {
     tandem_ticket ticket;
 } frame;
 
-static void must(rig *r, tandem_status status)
-{
-    char text[400] = "";
-
-    if (status == TANDEM_OK)
-        return;
-    tandem_error_text(r->s, text, sizeof text);
-    fail_msg("%s: %d %s", kind_names[r->kind], status, text);
-}
+static void must(rig *r, tandem_status status) { session_must(r->s, status); }
 
 static void make_frame(rig *r, frame *f)
 {
