@@ -212,7 +212,6 @@ static void test_killed(void **state)
     assert_int_equal(count_fds_of(getpid()), fds);
 }
 
-/* The worker alone dies: the job is lost, the connection is not. A daemon that stops in order comes back too. */
 /* Jobs are with the daemon before those in front of them have ended. */
 static void test_ahead(void **state)
 {
@@ -248,6 +247,7 @@ static void test_ahead(void **state)
     free(want);
 }
 
+/* The worker alone dies: the job is lost, the connection is not. A daemon that stops in order comes back too. */
 static void test_replaced(void **state)
 {
     uint64_t in, bytes;

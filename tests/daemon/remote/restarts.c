@@ -127,6 +127,7 @@ static void test_given_up(void **state)
     begin = td_now_ns();
     ticket = submit(&x, &job);
     report = ended(&x, ticket, SOON);
+    print_message("%.1f ms behind its deadline\n", (double)(td_now_ns() - begin - 40 * MS) / 1e6);
     if (report.state != TANDEM_JOB_STALE)
         fail_msg("state %d, status %d", (int)report.state, (int)report.status);
     assert_int_equal(tandem_point_wait(x.s, (tandem_point){x.ours, x.value}, SOON), TANDEM_OK);

@@ -236,7 +236,7 @@ void *expected(const shape *s, uint64_t *bytes)
 
 tandem_job long_job(side *x, tandem_mem *mem)
 {
-    static const shape big = {TANDEM_DTYPE_F16, 1, 8, 8, 8192, 8192, 128, TANDEM_PRECISION_F16, 0, 0, false};
+    static const shape big = {TANDEM_DTYPE_F16, 1, 8, 8, 2048, 8192, 128, TANDEM_PRECISION_F16, 0, 0, false};
     uint64_t in, bytes;
     void *host;
 
