@@ -367,10 +367,12 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="td-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets lie below it
         os.environ |= {"PYTHONPATH": f"{libraries}:{DEPLOY}", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled",
                        "PYTHONDONTWRITEBYTECODE": "1",
+                       "RAY_worker_niceness": "0",  # else 15: next to nothing beside other tests
                        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}  # else 5, which it takes to start on a busy machine
         import ray
         from ray import serve
         import ray_app
         import told
         with Fleet(options.build, folder) as FLEET:
-            unittest.main(argv=sys.argv[:1] + rest, exit=False)
+            result = unittest.main(argv=sys.argv[:1] + rest, exit=False).result
+    sys.exit(not result.wasSuccessful())
