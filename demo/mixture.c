@@ -251,7 +251,7 @@ static bool open_model(demo_mixture *m, const demo_pipeline *p)
     td_safetensors file;
     json_t *graph = NULL;
     if (td_safetensors_open(p->options.model, &file, why, sizeof why) != TANDEM_OK)
-        return fails("%s", why);
+        return fails("--model \"%s\": %s", p->options.model, why);
     const char *text = td_safetensors_find_text(&file, "tandem.graph");
     graph = text ? json_loads(text, 0, NULL) : NULL;
     bool ok = graph || fails("there is no graph in %s", p->options.model);

@@ -138,8 +138,7 @@ tandem_status td_chat_choose(const char *name, td_gguf_string program, td_chat_o
     if (!name || *form)
         return TANDEM_OK;
     if (*name != '{')
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "'" TD_NAME "', which is not known", TD_NAMED(name));
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no form of dialogues has this name");
     const tandem_status status = td_chat_own_create(name, own, why, why_bytes);
     if (status == TANDEM_OK)
         *form = td_chat_own_form(*own);

@@ -28,10 +28,9 @@ static tandem_status find_form(tandem_language *l, const td_gguf *file, const ch
         td_gguf_text(file, "tokenizer.chat_template", &program, what, sizeof what);
     const tandem_status status =
         td_chat_choose(name, program, &l->own_form, &l->form, what, sizeof what);
-    return status == TANDEM_OK
-               ? status
-               : td_fail(why, TD_WHY_BYTES, status, "desc.form is %s%s",
-                         status == TANDEM_ERROR_UNSUPPORTED ? "" : "no form: ", what);
+    if (status == TANDEM_ERROR_UNSUPPORTED)
+        return td_fail(why, TD_WHY_BYTES, status, "desc.form is '" TD_NAME "': %s", TD_NAMED(name), what);
+    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "desc.form is no form: %s", what);
 }
 
 /* What tells it from other models: all but the most of its weights. */

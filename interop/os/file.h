@@ -11,7 +11,7 @@
 #include "interop/base.h"
 
 /* Opens a file for reading, if it is one: no folder, pipe or device.
- * Returns: IO if not; *fd is -1 then.
+ * Returns: IO if not; *fd is -1 then. Whoever asked names the path, here and below.
  * Owner: the caller, of *fd.
  * Threads: any.
  * Blocks: as the disk does. */

@@ -248,6 +248,10 @@ tandem_status td_safetensors_open(const char *path, td_safetensors *out, char *w
         goto fail;
     for (int i = PREFIX_BYTES - 1; i >= 0; i--)
         header_bytes = header_bytes << 8 | prefix[i];
+    if (!memcmp(prefix, "GGUF", 4)) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "it is a GGUF file, not safetensors");
+        goto fail;
+    }
     if (header_bytes > MAX_HEADER_BYTES || header_bytes > out->file_bytes - PREFIX_BYTES) {
         status =
             td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,

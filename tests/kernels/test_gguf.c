@@ -455,10 +455,10 @@ static void test_files(void **state)
     must_say(why, "\"GGUF\" takes 4 bytes, and 0 are left");
     unlink(path);
     assert_int_equal(td_gguf_open(path, &file, why, sizeof why), TANDEM_ERROR_IO);
-    must_say(why, path);
+    must_say(why, "No such file or directory");
     td_gguf_close(&file);
     assert_int_equal(td_gguf_open("/tmp", &file, why, sizeof why), TANDEM_ERROR_IO);
-    must_say(why, "'/tmp' is not a file");
+    must_say(why, "it is not a file");
 }
 
 int main(void)

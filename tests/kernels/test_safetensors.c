@@ -323,7 +323,7 @@ static void test_no_file(void **state)
 
     (void)state;
     assert_int_equal(td_safetensors_open("/nonexistent/y", &file, why, sizeof why), TANDEM_ERROR_IO);
-    assert_non_null(strstr(why, "/nonexistent/y"));
+    assert_string_equal(why, "No such file or directory"); /* who asked names the path */
     assert_int_equal(td_safetensors_open("/tmp", &file, why, sizeof why), TANDEM_ERROR_IO);
     assert_int_equal(td_safetensors_open("/dev/zero", &file, why, sizeof why), TANDEM_ERROR_IO);
     assert_true(close(mkstemp(fifo)) == 0 && unlink(fifo) == 0);

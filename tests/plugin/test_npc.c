@@ -796,7 +796,7 @@ static void test_demo(void **state)
     assert_non_null(demo);
     text[fread(text, 1, sizeof text - 1, demo)] = 0;
     assert_int_equal(WEXITSTATUS(pclose(demo)), 1);
-    assert_non_null(strstr(text, "/none: tandem_language_create: '/none': '/none': No such"));
+    assert_non_null(strstr(text, "/none: tandem_language_create: '/none': No such"));
 }
 
 int main(void)

@@ -148,7 +148,8 @@ class Generate(unittest.TestCase):
             (("--model", path, "--prompt", "e", "--grammar", path, "--json-schema", path), 2, "go alone"),
             (("--model", path, "--prompt", "e"), 1, "speechless.gguf", 'general.architecture', "is not there"),
             (("--model", unknown, "--prompt", "e"), 1, "in no form that is known", "--plain"),
-            (("--model", FOLDER / "none.gguf", "--prompt", "e"), 1, "none.gguf", "No such file"),
+            (("--model", FOLDER / "none.gguf", "--prompt", "e"), 1, f"--model '{FOLDER / 'none.gguf'}': No such file"),
+            (("--model", path, "--prompt", "e", "--form", "klingon"), 1, "--form 'klingon': no form of dialogues has this name"),
         ):
             self.one_line(tool("generate", *args, input=""), status, *words)
 

@@ -70,6 +70,8 @@ class Plan(unittest.TestCase):
         model(path)
         model(wrong, graph='{"version": 1, "tensors": {}, "nodes": [{"operation": "convert", "views": {}}]}')
         R.save(none, {"w": ("F32", np.zeros(1, np.float32))})
+        gguf = FOLDER / "model.gguf"
+        gguf.write_bytes(b"GGUF" + bytes(60))
         for args, status, *words in (
             ([], 2, "--model is missing"),
             (["--model", path, "--device", "75"], 2, '--device "75" is none of'),
@@ -78,7 +80,8 @@ class Plan(unittest.TestCase):
             (["--model", path, "--set", "tokens=0"], 2, "tokens must be a number from 1 to 512"),
             (["--model", path, "--set", "batch=2,tokens=513"], 2, "tokens must be a number from 1 to 512"),
             (["--model", path, "--set", "batch=2,"], 2, "is no number of this model"),
-            (["--model", FOLDER / "nowhere"], 1, "nowhere", "No such file"),
+            (["--model", FOLDER / "nowhere"], 1, f"--model '{FOLDER / 'nowhere'}': No such file"),
+            (["--model", gguf], 1, "it is a GGUF file, not safetensors"),
             (["--model", none], 1, 'no "tandem.graph"'),
             (["--model", wrong], 1, 'nodes[0].operation: "convert" is none'),
         ):

@@ -23,9 +23,9 @@ tandem_status td_file_open(const char *path, int *fd, uint64_t *bytes, char *why
     *bytes = 0;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes to is not waited for */
     if (*fd < 0 || fstat(*fd, &st))
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "': %s", TD_NAMED(path), strerror(errno));
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s", strerror(errno));
     else if (!S_ISREG(st.st_mode))
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "' is not a file", TD_NAMED(path));
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "it is not a file");
     else
         *bytes = (uint64_t)st.st_size;
     if (status != TANDEM_OK)
@@ -72,8 +72,7 @@ tandem_status td_file_map(const char *path, void **map, uint64_t *bytes, char *w
         *map = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
         if (*map == MAP_FAILED) {
             *map = NULL;
-            status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "' cannot be mapped: %s", TD_NAMED(path),
-                             strerror(errno));
+            status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "it cannot be mapped: %s", strerror(errno));
         }
     }
     td_fd_close(&fd);

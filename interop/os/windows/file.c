@@ -25,10 +25,9 @@ static HANDLE open_wide(const char *path, DWORD access, DWORD how, DWORD flags)
     return file;
 }
 
-static tandem_status failed(const char *path, const char *what, char *why, size_t why_bytes)
+static tandem_status failed(const char *what, char *why, size_t why_bytes)
 {
-    return td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "'%s: %s", TD_NAMED(path), what,
-                   td_windows_error(GetLastError()).text);
+    return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s%s", what, td_windows_error(GetLastError()).text);
 }
 
 tandem_status td_file_open(const char *path, int *fd, uint64_t *bytes, char *why, size_t why_bytes)
@@ -40,9 +39,9 @@ tandem_status td_file_open(const char *path, int *fd, uint64_t *bytes, char *why
     *bytes = 0;
     *fd = td_fd_of(open_wide(path, GENERIC_READ, OPEN_EXISTING, folders_too));
     if (*fd < 0)
-        return failed(path, "", why, why_bytes);
+        return failed("", why, why_bytes);
     if (!td_fd_look(*fd, &kind, bytes) || kind != TD_FD_FILE)
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "' is not a file", TD_NAMED(path));
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "it is not a file");
     if (status != TANDEM_OK) {
         td_fd_close(fd);
         *bytes = 0;
@@ -103,7 +102,7 @@ tandem_status td_file_map(const char *path, void **map, uint64_t *bytes, char *w
         if (section)
             *map = MapViewOfFile(section, FILE_MAP_READ, 0, 0, (SIZE_T)*bytes);
         if (!*map)
-            status = failed(path, " cannot be mapped", why, why_bytes);
+            status = failed("it cannot be mapped: ", why, why_bytes);
         if (section)
             CloseHandle(section); /* the view lives on */
     }
