@@ -186,6 +186,9 @@ static void read_all(reader *r)
     a->say = TANDEM_INIT(tandem_say);
     a->say.most_tokens = serve_read_count(r, "max_completion_tokens", most, 1, MOST_TOKENS);
     a->say.replies = serve_read_count(r, "n", 1, 1, 16);
+    if (!chat && serve_read_count(r, "best_of", a->say.replies, 1, 20) != a->say.replies)
+        serve_refuse(r, "best_of", serve_member(r, "best_of"),
+                     "all answers are told, so it must be as 'n'");
     a->say.sampling = &a->sampling;
     a->stream = serve_read_flag(r, "stream", false);
     read_stream_options(r);

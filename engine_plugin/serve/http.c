@@ -279,13 +279,14 @@ static const struct route {
     {"/v1/completions", false, NULL, ask_text}, {"/v1/embeddings", false, NULL, ask_embeddings},
 };
 
+static const char MODELS[] = "/v1/models/";
+
 /* Also of the one model by its name. */
 static const struct route *find_route(const server *s, const char *path)
 {
-    static const char models[] = "/v1/models/";
     static const struct route model = {NULL, false, tell_model, NULL};
 
-    if (!strncmp(path, models, sizeof models - 1) && !strcmp(path + sizeof models - 1, s->model))
+    if (!strncmp(path, MODELS, sizeof MODELS - 1) && !strcmp(path + sizeof MODELS - 1, s->model))
         return &model;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
         if (!strcmp(routes[i].path, path))
@@ -331,9 +332,14 @@ static enum MHD_Result route(server *s, exchange *e, const char *path, const cha
     if (!(r && r->open) && !has_token(s, c))
         return refuse(s, c, MHD_HTTP_UNAUTHORIZED, "the token is missing or wrong");
     if (!r)
-        return refuse(s, c, MHD_HTTP_NOT_FOUND, "there is nothing of this name");
+        return refuse(s, c, MHD_HTTP_NOT_FOUND,
+                      strncmp(path, MODELS, sizeof MODELS - 1)
+                          ? "nothing is at this path; /v1/chat/completions, /v1/completions, "
+                            "/v1/embeddings, /v1/models, /health and /metrics are there"
+                          : "there is no model of this name; /v1/models says which there is");
     if (r->tell ? strcmp(method, "GET") && strcmp(method, "HEAD") : strcmp(method, "POST"))
-        return refuse(s, c, MHD_HTTP_METHOD_NOT_ALLOWED, "another method is needed");
+        return refuse(s, c, MHD_HTTP_METHOD_NOT_ALLOWED,
+                      r->tell ? "this path takes GET and HEAD alone" : "this path takes POST alone");
     return r->tell ? r->tell(s, c) : r->ask(s, e);
 }
 

@@ -154,10 +154,15 @@ class Plain(unittest.TestCase):
             self.assertEqual((status, [m["id"] for m in models["data"]]), (200, ["tiny"]))
             self.assertEqual(s.metrics()["slots"], 4)
             self.assertEqual(s.ask("/v1/models/tiny"), (200, models["data"][0]))
-            self.assertEqual(s.ask("/v1/models/none")[0], 404)
-            self.assertEqual(s.ask("/nothing")[0], 404)
-            self.assertEqual(s.ask(CHAT, method="GET")[0], 405)
-            self.assertEqual(s.ask("/health", {}, method="POST")[0], 405)
+            for path, body, method, status, word in (
+                ("/v1/models/none", None, None, 404, "there is no model of this name; /v1/models says"),
+                ("/chat/completions", {}, None, 404, "nothing is at this path; /v1/chat/completions"),
+                (CHAT, None, "GET", 405, "this path takes POST alone"),
+                ("/health", {}, "POST", 405, "this path takes GET and HEAD alone"),
+            ):
+                told, answer = s.ask(path, body, method=method)
+                self.assertEqual(told, status)
+                self.assertIn(word, answer["error"]["message"])
 
     def test_what_is_asked_wrongly(self):
         messages = {"messages": [said()]}
@@ -186,7 +191,7 @@ class Plain(unittest.TestCase):
                 (CHAT, messages | {"seed": 1.5}, "'seed' is 1.5; it must be"),
                 (CHAT, messages | {"logit_bias": {"x": 1}}, "'logit_bias' is {\"x\":1}; it must have numbers from -100 to 100 by tokens"),
                 (CHAT, messages | {"logit_bias": {"1": 101}}, "'logit_bias' is {\"1\":101}; it must"),
-                (CHAT, messages | {"logit_bias": {"999": 1}}, "biases[0] is 1 of token 999"),
+                (CHAT, messages | {"logit_bias": {"999": 1}}, "'logit_bias'[0] is 1 of token 999"),
                 (CHAT, messages | {"tools": [{}]}, "'tools[0]' is {}; it must be of type function"),
                 (CHAT, messages | {"tools": 5}, "'tools' is 5; it must be a list of at most 128"),
                 (CHAT, messages | {"tools": [GIVE] * 129}, "it must be a list of at most 128"),
@@ -195,7 +200,7 @@ class Plain(unittest.TestCase):
                 (CHAT, messages | {"tools": [tool("a" * 65)]}, "it must be 1 to 64 letters"),
                 (CHAT, messages | {"tools": [tool("a", type="array")]}, "'tools[0].function.parameters' is {\"type\":\"array\"}; it must be a"),
                 (CHAT, messages | {"tools": [tool("a", type="object", properties={"b": {"pattern": "c"}})]},
-                 "schema at #/anyOf/0/properties/arguments/properties/b/pattern"),
+                 "'tools': schema at #/anyOf/0/properties/arguments/properties/b/pattern"),
                 (CHAT, messages | {"tool_choice": "auto"}, "'tool_choice' is \"auto\"; it is for 'tools', of which there are none"),
                 (CHAT, messages | {"tools": [GIVE], "tool_choice": "any"}, "'tool_choice' is \"any\"; it must be none, auto, required"),
                 (CHAT, messages | {"tools": [GIVE], "tool_choice": {"type": "function", "function": {"name": "take"}}},
@@ -218,9 +223,11 @@ class Plain(unittest.TestCase):
                 (TEXT, {"prompt": "a", "logprobs": True}, "'logprobs' is true; it must be"),
                 (CHAT, messages | {"response_format": {"type": "xml"}}, "'response_format' is {\"type\":\"xml\"}; it must be"),
                 (CHAT, messages | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "a"}}}},
-                 "schema at #/pattern"),
-                (CHAT, messages | {"grammar": "root ::= x"}, "say.grammar: line 1: 'x' is defined nowhere"),
-                (CHAT, {"messages": [said("x" * 2000)]}, "the context has 1024"),
+                 "'response_format': schema at #/pattern"),
+                (CHAT, messages | {"grammar": "root ::= x"}, "'grammar': line 1: 'x' is defined nowhere"),
+                (CHAT, {"messages": [said("x" * 2000)]}, "'messages' have 2", "the context has 1024"),
+                (TEXT, {"prompt": "x" * 2000}, "'prompt' has 2", "the context has 1024"),
+                (TEXT, {"prompt": "a", "best_of": 3}, "'best_of' is 3; all answers are told, so it must be as 'n'"),
                 (TEXT, {}, "'prompt' is missing; it must be a string"),
                 (TEXT, {"prompt": [1, 2]}, "'prompt' is [1,2]; it must be a string"),
                 (TEXT, {"prompt": ""}, "what is said has no token"),
