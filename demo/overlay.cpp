@@ -411,7 +411,7 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
                       *const nothing[2] = {"", ""};
     const float inset = 8 * unit, bottom = p->y + p->height - inset, room = p->width - 2 * inset;
     const char *const result = !d->denoised ? is_network(d) ? "not cleaned" : "not filtered"
-                               : is_network(d) ? "cleaned by the trained network" : "after attention";
+                               : is_network(d) ? "cleaned by the trained network" : "cleaned by the filter";
     const char *const filtered[2] = {result, d->denoised ? "result" : "-"};
     const std::string samples =
         d->reference_samples ? format("reference: %u samples a pixel", d->reference_samples) : "reference: hold still";
@@ -447,15 +447,16 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
     if (d->notice || d->shown)
         return;
     const bool map = view->wipe == DEMO_WIPE_MAP;
-    const std::string left = map ? "half as bright: ten times less" : view->paused ? "paused: space goes on" : facts ? facts_text(d) : "";
+    const std::string left = map ? "half as bright: a tenth of the weight"
+                             : view->paused ? "paused: space goes on" : facts ? facts_text(d) : "";
     float used = 0;
     if (!left.empty() && chip_width(unit, left.c_str()) <= room) {
         chip(list, unit, p->x + inset, bottom - 28 * unit, false, left.c_str());
         used = chip_width(unit, left.c_str()) + inset;
     }
-    const char *const hints[] = {d->has_denoiser && view->wipe != DEMO_WIPE_NONE
-                                     ? "mouse: move the line   S: next scene   R: reference   H: help"
-                                     : "",
+    const char *const hints[] = {!d->has_denoiser || view->wipe == DEMO_WIPE_NONE ? ""
+                                 : is_network(d) ? "mouse: move the line   S: next scene   R: reference   H: help"
+                                                 : "mouse: move the line   N: trained network   R: reference   H: help",
                                  view->wipe == DEMO_WIPE_NONE ? "L: next rung   H: help"
                                                               : "mouse: move the line   L: next rung   H: help",
                                  "L: next rung   H: help", "H: help"};

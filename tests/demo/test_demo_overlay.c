@@ -161,7 +161,7 @@ static void test_first_view(void **state)
     assert_true(view.wipe_at > 0.3f && view.wipe_at < 0.7f);
     assert_false(view.help || view.hide_panel || view.paused);
     build(&view, &d, 1280, 720);
-    assert_true(find("input: 1 sample a pixel") >= 0 && find("after attention") >= 0);
+    assert_true(find("input: 1 sample a pixel") >= 0 && find("cleaned by the filter") >= 0);
     assert_true(find("move the line") >= 0);
 }
 
@@ -258,6 +258,10 @@ static void test_network(void **state)
     build(&view, &d, 1280, 720);
     assert_true(find("this frame and 11 before it") >= 0 && find("denoise.safetensors") >= 0 && find("/home") < 0);
     assert_true(find("cleaned by the trained network") >= 0 && find("S: next scene") >= 0);
+    d.effect = DEMO_EFFECT_FILTER; /* from which N leads back */
+    build(&view, &d, 1280, 720);
+    assert_true(find("cleaned by the filter") >= 0 && find("N: trained network") >= 0);
+    d.effect = DEMO_EFFECT_DENOISE;
     d.in_history = 1;
     build(&view, &d, 1280, 720);
     assert_true(find("this frame alone, so far") >= 0);
@@ -385,7 +389,7 @@ static void test_others(void **state)
     }
     build(&view, &d, 1280, 720);
     assert_true(find("orange: light of this frame, 38 %") >= 0 && find("blue: of the frames before, 62 %") >= 0 &&
-                find("Esc: back") >= 0 && find("input:") < 0);
+                find("half as bright: a tenth of the weight") >= 0 && find("Esc: back") >= 0 && find("input:") < 0);
 }
 
 static void test_help_fits(void **state)
