@@ -232,8 +232,9 @@ static tandem_status check_layouts(td_vk *vk, const td_vk_image *p, uint32_t i, 
     CHECK(p->image || !(out->barrier_before || out->barrier_after), ARG,
           "images[%u].image is VK_NULL_HANDLE, but a barrier is to be recorded from layout %d by way of %d to %d", i,
           (int)p->layout_before, (int)out->layout, (int)p->layout_after);
-    CHECK(!out->barrier_before || p->src_stage, ARG, "images[%u].src_stage is 0, but its layout changes from %d to %d%s", i,
-          (int)p->layout_before, (int)out->layout, acquires ? ", or its owner" : "");
+    CHECK(!acquires || p->src_stage, ARG, "images[%u].src_stage is 0, but it is acquired from family %u", i, p->src_family);
+    CHECK(!out->barrier_before || p->src_stage, ARG, "images[%u].src_stage is 0, but its layout changes from %d to %d", i,
+          (int)p->layout_before, (int)out->layout);
     CHECK(!out->barrier_after || releases || p->dst_stage, ARG,
           "images[%u].dst_stage is 0, but its layout changes from %d to %d", i, (int)out->layout, (int)p->layout_after);
     return TANDEM_OK;

@@ -371,7 +371,8 @@ static void test_images_refuse(void **state)
     BOTH("images[1].src_family is ", p->ownership = TD_VK_ACQUIRE, p->src_family = gpu.queue_family);
     BOTH("images[1].dst_family is ", p->ownership = TD_VK_RELEASE, p->dst_family = gpu.queue_family);
     BOTH("images[1].recorded_family is 9, for family 8, which is not among those of", p->recorded_family = 9);
-    BOTH("images[1].src_stage is 0", p->ownership = TD_VK_ACQUIRE, p->src_family = VK_QUEUE_FAMILY_EXTERNAL);
+    BOTH("images[1].src_stage is 0, but it is acquired from family 4294967294", p->ownership = TD_VK_ACQUIRE,
+         p->src_family = VK_QUEUE_FAMILY_EXTERNAL);
     BOTH("images[1].tensor.dtype is 0", p->dtype = TANDEM_DTYPE_NONE);
     BOTH("images[1].tensor.offset_bytes is 2, not a multiple of 4", p->offset_bytes = 2);
     BOTH("images[1].tensor.offset_bytes is 1, not a multiple of 2", p->offset_bytes = 1, p->dtype = TANDEM_DTYPE_F16);
