@@ -345,6 +345,7 @@ static bool compute(tool_denoiser *d, const arguments *a)
                                : !tool_picture_can_write("--out", a->out, d->why, sizeof d->why))
         return false;
     char *plan = a->plan ? tool_plan_text(a->plan, d->why, sizeof d->why) : NULL;
+    d->output = "out";
     const bool opened = (plan || !a->plan) && tool_denoiser_open(d, a->model, a->rung_value, a->socket, plan);
     free(plan);
     if (!opened || (a->previous && !read_previous(d, a->previous)))

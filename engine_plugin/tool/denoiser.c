@@ -192,6 +192,19 @@ static bool ok(tool_denoiser *d, tandem_status status)
     return status == TANDEM_OK;
 }
 
+static bool has_output(const tool_denoiser *d, const char *name)
+{
+    const uint32_t least[2] = {1, 1};
+
+    for (uint32_t i = 0; i < d->info.binding_count; i++) {
+        tandem_network_tensor tensor = TANDEM_INIT(tandem_network_tensor);
+        if (tandem_model_binding(d->s, d->model, least, 2, i, &tensor) == TANDEM_OK &&
+            tensor.role == TANDEM_NETWORK_OUTPUT && !strcmp(tensor.name, name))
+            return true;
+    }
+    return false;
+}
+
 bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket, const char *plan)
 {
     const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
@@ -212,7 +225,9 @@ bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, cons
         !((!strcmp(first.name, "height") && !strcmp(second.name, "width")) || (!strcmp(first.name, "width") && !strcmp(second.name, "height"))))
         return fails(d, "--model \"%s\": a denoiser's numbers are height and width, and it has no uniforms", model);
     d->height_at = strcmp(first.name, "height") != 0;
-    return true;
+    return !d->output || has_output(d, d->output) ||
+           fails(d, "--model \"%s\": it has no output \"%s\": it is no %s", model, d->output,
+                 strcmp(d->output, "out") ? "network for indirect light" : "denoiser");
 }
 
 /* Which of a frame's pictures an input of the network is; TOOL_INPUTS for none. */
@@ -235,14 +250,7 @@ static int output_of(const tandem_network_tensor *t)
 
 bool tool_denoiser_has_history(const tool_denoiser *d)
 {
-    const uint32_t least[2] = {1, 1};
-
-    for (uint32_t i = 0; i < d->info.binding_count; i++) {
-        tandem_network_tensor tensor = TANDEM_INIT(tandem_network_tensor);
-        if (tandem_model_binding(d->s, d->model, least, 2, i, &tensor) == TANDEM_OK && output_of(&tensor) == TOOL_HISTORY_OUT)
-            return true;
-    }
-    return false;
+    return has_output(d, outputs[TOOL_HISTORY_OUT].name);
 }
 
 static bool check_binding(tool_denoiser *d, const tandem_network_tensor *t)

@@ -44,6 +44,7 @@ typedef struct tool_denoiser {
     uint32_t numbers[2]; /* as the network has them: height and width in its order */
     uint32_t height_at;
     uint32_t precision; /* the caller's, before it is opened: tandem_precision; 0: as the model says */
+    const char *output; /* likewise: which it must have, "out" of a denoiser, "indirect" of gi; NULL: either */
     td_host_mem mem;
     uint64_t mem_bytes;
     tool_picture frame[TOOL_INPUTS], results[TOOL_OUTPUTS]; /* pixels NULL: not there */

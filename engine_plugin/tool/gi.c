@@ -141,6 +141,7 @@ static bool compute(tool_denoiser *d, const arguments *a)
     if (is_file ? !tool_can_save("--out", a->out, d->why, sizeof d->why)
                 : !tool_picture_can_write("--out", a->out, d->why, sizeof d->why))
         return false;
+    d->output = "indirect";
     bool done = tool_denoiser_gi_frame(d, a->frame) &&
                 tool_denoiser_open(d, a->model, a->rung_value, a->socket, NULL) && tool_denoiser_run(d);
     done = done && (sum_of(&d->frame[TOOL_COLOR], &d->results[TOOL_OUT], &color) ||

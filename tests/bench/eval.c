@@ -121,6 +121,7 @@ static bool add_network(eval *e, const char *path, bool history)
     r->net = calloc(1, sizeof *r->net);
     if (!r->net)
         return fails(e, "out of memory");
+    r->net->output = "out";
     if (!tool_denoiser_open(r->net, path, e->rung_value, e->socket, NULL))
         return fails(e, "%s", r->net->why);
     return history || !tool_denoiser_has_history(r->net) || add_network(e, path, true);

@@ -95,6 +95,7 @@ static bool add_network(eval *e, const char *path, uint32_t precision)
     e->row_count++;
     snprintf(r->name, sizeof r->name, "%.40s %s", file, tool_precisions[precision]);
     r->net->precision = precision;
+    r->net->output = "indirect";
     return tool_denoiser_open(r->net, path, e->a->rung, e->a->socket, NULL) || fails(e, "", r->net->why);
 }
 

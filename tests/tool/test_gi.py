@@ -111,6 +111,7 @@ class Gi(unittest.TestCase):
         ray = frame["ray"].copy()
         ray[3, 2, 1] = np.nan
         nowhere = save(FOLDER / "nowhere.safetensors", {**frame, "ray": ray})
+        colored = save(FOLDER / "colored.safetensors", {**frame, "color": frame["direct"]})
         denoiser = SOURCE / "tests/kernels/denoiser/model.safetensors"
         for status, words, *args in (
             (2, "--frame is missing", *start), (2, "--model is missing", "gi", "--frame", whole, "--out", "x"),
@@ -120,6 +121,8 @@ class Gi(unittest.TestCase):
             (1, '"depth" and "direct" differ in size', *start, "--frame", small),
             (1, '"albedo" must be [height, width, 3]', *start, "--frame", flat),
             (1, "No such file", "gi", "--model", "/nowhere", "--frame", whole, "--out", FOLDER / "o.safetensors"),
+            (1, 'no output "indirect": it is no network for indirect light', "gi", "--model", denoiser, *start[3:], "--frame", whole),
+            (1, 'no output "out": it is no denoiser', "denoise", "--model", MODEL, "--frame", colored, *start[3:]),
             (1, "pictures that this build knows", *start[:3], "--frame", whole, "--out", "x.jpg"),
             (1, 'has no tensor "color"', "denoise", "--model", denoiser, "--frame", whole, "--out", FOLDER / "o.safetensors"),
         ):
@@ -201,10 +204,14 @@ class Eval(unittest.TestCase):
         folder.mkdir()
         frame = floor(np.ones(3))
         save(folder / "a.0.safetensors", {name: x for name, x in frame.items() if name != "indirect"})
+        kinds = FOLDER / "kinds"
+        kinds.mkdir()
+        save(kinds / "a.0.safetensors", frame)
         for status, words, *args in (
             (2, "--no-oidn is not for gi", "--frames", folder, "--no-oidn"), (2, "--frames is missing",),
             (1, "no such folder", "--frames", folder / "nowhere"), (1, 'has no tensor "indirect"', "--frames", folder),
             (1, "more than 8", "--frames", folder, "--model", ",".join([str(MODEL)] * 9)),
+            (1, 'has no output "indirect"', "--frames", kinds, "--model", SOURCE / "tests/kernels/denoiser/model.safetensors"),
             (1, "No such file", "--frames", folder, "--model", "/nowhere.safetensors"),
         ):
             run = tool("eval", "gi", *args)
