@@ -8,6 +8,7 @@ usage: test_python.py BUILD_FOLDER [unittest arguments]
 import ctypes
 import gc
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -111,7 +112,7 @@ class Sessions(Base):
 
     def test_refusals(self):
         self.refuses(tandem.ArgumentError, "desc.rung is 77", tandem.Session, rung=77)
-        self.refuses(tandem.ArgumentError, "'lunch' is none of inline, timeline, host, copy, cpu", tandem.Session, rung="lunch")
+        self.refuses(tandem.ArgumentError, "rung: 'lunch' is none of inline, timeline, host, copy, cpu", tandem.Session, rung="lunch")
         self.refuses(tandem.Unsupported, "inline", tandem.Session, rung="inline")
         self.refuses(TypeError, "has no 'speed'; it has backend", tandem.Session, speed=3)
         self.refuses(tandem.ArgumentError, "cpu_threads is -1, which a", tandem.Session, cpu_threads=-1)
@@ -183,6 +184,9 @@ class Operations(Base):
 
     def test_refusals(self):
         x, other = np.ones((8, 64), np.float32), tandem.Session()
+        frozen = np.ones((8, 64), np.float32)
+        frozen.flags.writeable = False
+        self.session.norm(frozen)  # may be read
         for text, call in (
             ("elements of <f8", lambda: self.session.norm(x.astype(float))),
             ("stride of 2 elements", lambda: self.session.norm(x[:, ::2])),
@@ -195,10 +199,16 @@ class Operations(Base):
             ("w has 32 columns, x 64", lambda: self.session.linear(x, x[:, :32])),
             ("'lunch' is none of attention, norm", lambda: self.session.run("lunch")),
             ("head_dim", lambda: self.session.attention(x[:, :41], x[:, :41], x[:, :41])),
+            ("precision: '9b' is none of auto, f16", lambda: self.session.attention(x, x, x, precision="9b")),
+            ("norm.y is read-only, and the job writes it", lambda: self.session.norm(x, out=frozen)),
+            ("linear.q is read-only, and the job writes it", lambda: self.session.run("linear", x=frozen, q=frozen)),
             ("cannot be shared", lambda: self.session.empty((2, 3), "float64")),
             ("norm.x is of another session", lambda: self.session.run("norm", x=other.tensor(x))),
         ):
             self.refuses(tandem.ArgumentError, text, call)
+        for call in (tandem.Model, tandem.Denoiser, tandem.Language):  # which ctypes would take for an address
+            self.refuses(TypeError, "path is a int: it has to be a text", call, self.session, 5)
+        self.refuses(tandem.FileError, "No such file", tandem.Model, self.session, os.fsdecode(b"/caf\xe9"))
         self.refuses(TypeError, "norm.x is a list", self.session.run, "norm", x=[1, 2])
         self.refuses(TypeError, "tandem_norm has no 'z'", self.session.run, "norm", x=x, z=1)
 
@@ -367,6 +377,10 @@ class Npcs(Base):
         self.refuses(TypeError, "tandem_say has no 'loud'", npc.say, "x", loud=1)
         self.refuses(TypeError, "tandem_sampling has no 'heat'", npc.say, "x", sampling={"heat": 1})
         self.refuses(tandem.ArgumentError, "NUL", npc.say, "a\0b")
+        self.refuses(tandem.ArgumentError, "text: 'utf-8' codec can't encode", npc.say, "a\ud800")
+        self.refuses(TypeError, "text is a int: it has to be a text", npc.say, 5)
+        self.refuses(TypeError, "stops is a int", npc.say, "a", stops=[5])
+        self.refuses(tandem.ArgumentError, "stops has a NUL", npc.say, "a", stops=["b\0"])
         with self.assertRaises(tandem.ArgumentError):
             npc.history = [("wizard", "x")]
         npc.close()

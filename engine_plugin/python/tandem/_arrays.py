@@ -41,7 +41,7 @@ class Memory:
             self.strides = tuple(step // size for step in steps)
             kind = OF_NUMPY.get(said)
         if dtype is not None:
-            kind = _api.Dtype(enumerator(_api.Dtype, dtype))
+            kind = _api.Dtype(enumerator(_api.Dtype, dtype, "dtype"))
         if kind is None:
             raise ArgumentError(f"{name} has elements of {said}: they have to be float16, float32, int32, uint8 or int8, of torch "
                                 "bfloat16, too")

@@ -90,15 +90,29 @@ def check(status):
         raise failed(status, text.value.decode(errors="replace"))
 
 
-def enumerator(kind, value):
-    """A number of an enum: as itself, or by its name in any case, as precision="8b"."""
+def encoded(name, value):
+    """A text or a path for C. ctypes takes a number for an address, and a text ends at its first NUL there."""
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise TypeError(f"{name} is a {type(value).__name__}: it has to be a text")
+    value = os.fspath(value)
+    try:  # a path is whatever bytes it has
+        value = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape" if name == "path" else "strict")
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{name}: {error}") from None
+    if b"\0" in value:
+        raise ArgumentError(f"{name} has a NUL character in it")
+    return value
+
+
+def enumerator(kind, value, what):
+    """A number of an enum: as itself, or by its name in any case, as precision="8b"; `what` it is of."""
     if isinstance(value, str):
         name = value.upper()
         for member in kind:
             if member.name.lstrip("_") == name:
                 return int(member)
         known = ", ".join(member.name.lstrip("_").lower() for member in kind)
-        raise ArgumentError(f"'{value}' is none of {known}")
+        raise ArgumentError(f"{what}: '{value}' is none of {known}")
     return int(value)
 
 
@@ -121,14 +135,12 @@ def make(struct, keep=None, /, **fields):
             raise TypeError(f"{struct.__name__} has no '{name}'; it has {known}")
         if value is None:
             continue
-        if types[name] is ctypes.c_char_p and isinstance(value, (str, os.PathLike)):
-            value = os.fspath(value).encode()
-            if b"\0" in value:
-                raise ArgumentError(f"{name} has a NUL character in it")
+        if types[name] is ctypes.c_char_p:
+            value = encoded(name, value)
         elif name in ENUMS:
-            value = enumerator(ENUMS[name], value)
+            value = enumerator(ENUMS[name], value, name)
         elif name == "kind" and struct.__name__ in KINDS:
-            value = enumerator(KINDS[struct.__name__], value)
+            value = enumerator(KINDS[struct.__name__], value, name)
         try:
             setattr(it, name, value)
         except (TypeError, OverflowError) as error:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from . import _api
 from ._arrays import SIZES, Memory, Tensor
-from ._library import C, ArgumentError, check, make
+from ._library import C, ArgumentError, check, encoded, make
 from ._session import ns
 
 NUMPY = {_api.Dtype.F16: "float16", _api.Dtype.F32: "float32", _api.Dtype.I32: "int32", _api.Dtype.U8: "uint8",
@@ -76,7 +76,7 @@ class Model:
     def tensor(self, name):
         """(view, shape) of a tensor of the file, for jobs to read."""
         view, shape = _api.tandem_view(), (ctypes.c_uint64 * 4)()
-        check(C.tandem_model_tensor(self.session._alive(), self.id, name.encode(), ctypes.byref(view), shape))
+        check(C.tandem_model_tensor(self.session._alive(), self.id, encoded("name", name), ctypes.byref(view), shape))
         return view, tuple(shape)
 
     def instance(self, **fields):

@@ -6,7 +6,7 @@ import ctypes
 import time
 
 from . import _api
-from ._library import C, ArgumentError, Busy, check, enumerator, make, values
+from ._library import C, ArgumentError, Busy, check, encoded, make, values
 from ._session import ns
 
 SLICE_NS = 100_000_000  # so often ctrl-C is heard
@@ -70,7 +70,7 @@ class Npc:
         if isinstance(stops, str):
             stops = (stops,)
         if stops:
-            fields["stops"], fields["stop_count"] = (ctypes.c_char_p * len(stops))(*(s.encode() for s in stops)), len(stops)
+            fields["stops"], fields["stop_count"] = (ctypes.c_char_p * len(stops))(*(encoded("stops", s) for s in stops)), len(stops)
         say = make(_api.tandem_say, text=text, **fields)
         check(C.tandem_npc_say(self._alive(), ctypes.byref(say)))  # what it points to is copied
 
@@ -145,7 +145,7 @@ class Npc:
 
     @history.setter
     def history(self, history):
-        turns = [make(_api.tandem_turn, role=enumerator(_api.Role, role), text=text) for role, text in history]
+        turns = [make(_api.tandem_turn, role=role, text=text) for role, text in history]
         check(C.tandem_npc_set_history(self._alive(), (_api.tandem_turn * max(1, len(turns)))(*turns), len(turns)))
 
     def close(self):
@@ -175,9 +175,7 @@ class Embedder:
 
     def begin(self, text):
         """poll() has its vector, in the end."""
-        if text is not None and "\0" in text:
-            raise ArgumentError("text has a NUL character in it")
-        check(C.tandem_embedder_begin(self._alive(), None if text is None else text.encode()))
+        check(C.tandem_embedder_begin(self._alive(), None if text is None else encoded("text", text)))
 
     def _vector(self, function, *arguments):
         embedding = make(_api.tandem_embedding)
