@@ -108,7 +108,7 @@ static int open_beneath(const launcher *n, const char *path, char *why, size_t w
             wrong = "it is no regular file";
         td_fd_close(&fd);
     }
-    td_fail(why, why_bytes, TANDEM_ERROR_IO, "path is '%.200s': %s, beneath %u model director%s", path, wrong,
+    td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s, beneath %u model director%s", wrong, /* the client names the path */
             n->config.model_dir_count, n->config.model_dir_count == 1 ? "y" : "ies");
     return -1;
 }

@@ -163,7 +163,7 @@ static int open_beneath(const launcher *n, const char *path, char *why, size_t w
         snprintf(wrong, sizeof wrong, "it leads out");
         td_fd_close(&fd);
     }
-    td_fail(why, why_bytes, TANDEM_ERROR_IO, "path is '%.200s': %.150s, beneath %u model director%s", path, wrong,
+    td_fail(why, why_bytes, TANDEM_ERROR_IO, "%.150s, beneath %u model director%s", wrong,
             n->config.model_dir_count, n->config.model_dir_count == 1 ? "y" : "ies");
     return -1;
 }
