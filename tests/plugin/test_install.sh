@@ -38,6 +38,14 @@ for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan
         exit 1
     }
 done
+# What README shows, and the pages of parts that are installed, for who has no sources.
+source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
+for file in $(sed -n -e 's/^!\[.*](\([^)]*\))$/\1/p' -e 's/.*](\(engine_plugin\/layer[^)]*\|demo\/assets[^)#]*\)[)#].*/\1/p' "$source/README.md"); do
+    [ -s "$prefix/share/doc/tandem/$file" ] || {
+        echo "README.md names $file, which is not installed"
+        exit 1
+    }
+done
 if [ -x "$build/tandem" ]; then
     for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/man/man1/tandemd.1 share/bash-completion/completions/tandem \
         share/zsh/site-functions/_tandem share/fish/vendor_completions.d/tandem.fish share/tandem/npc.gguf share/tandem/cards/mira.txt; do
