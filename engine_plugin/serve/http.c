@@ -2,10 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -408,6 +410,7 @@ bool serve_http_begin(server *s, uint16_t *port)
 
     if (!address)
         return false;
+    errno = 0;
     s->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
                                      (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0),
                                  s->options.port, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR,
@@ -417,10 +420,11 @@ bool serve_http_begin(server *s, uint16_t *port)
                                  (size_t)HEADER_BYTES, MHD_OPTION_LISTEN_BACKLOG_SIZE,
                                  (unsigned)BACKLOG, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
                                  MHD_OPTION_EXTERNAL_LOGGER, ignore, NULL, MHD_OPTION_END);
+    const int error = errno;
     freeaddrinfo(address);
     if (!s->daemon) {
-        tool_fail("serve", "cannot listen on %s, port %u", s->options.listen,
-                  (unsigned)s->options.port);
+        tool_fail("serve", "cannot listen on %s, port %u: %s", s->options.listen,
+                  (unsigned)s->options.port, error ? strerror(error) : "libmicrohttpd does not say why");
         return false;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);

@@ -2,10 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine_plugin/serve/serve.h"
@@ -52,15 +54,23 @@ static int read_numbers(const arguments *a, serve_options *to, uint64_t *threads
 /* Its first line. */
 static int read_token(arguments *a, serve_options *to)
 {
-    FILE *file = a->token_file ? fopen(a->token_file, "r") : NULL;
-    const bool got = file && fgets(a->token, sizeof a->token, file);
+    FILE *file;
 
-    if (file)
-        fclose(file);
-    a->token[strcspn(a->token, "\r\n")] = 0;
-    if (a->token_file && (!got || !*a->token))
+    if (!a->token_file)
+        return TOOL_OK;
+    file = fopen(a->token_file, "r");
+    if (!file)
+        return tool_fail("serve", "--token-file \"%s\": %s", a->token_file, strerror(errno));
+    const bool got = fgets(a->token, sizeof a->token, file) != NULL;
+    fclose(file);
+    const size_t bytes = strcspn(a->token, "\r\n");
+    if (got && bytes == sizeof a->token - 1)
+        return tool_fail("serve", "--token-file \"%s\": its first line has more than %zu bytes",
+                         a->token_file, bytes - 1);
+    a->token[bytes] = 0;
+    if (!got || !bytes)
         return tool_fail("serve", "--token-file \"%s\": it has no line to be read", a->token_file);
-    to->token = a->token_file ? a->token : NULL;
+    to->token = a->token;
     return TOOL_OK;
 }
 

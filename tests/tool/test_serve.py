@@ -346,6 +346,8 @@ class Plain(unittest.TestCase):
             self.assertEqual(s.ask(CHAT, {"messages": [said()]}, Origin="null")[0], 403)
 
     def test_options(self):
+        long = pathlib.Path(FOLDER.name) / "long"
+        long.write_text("x" * 300)
         for options, status, words in (
             ((), 2, "--model is missing"),
             (("--model", MODEL, "--port", "x"), 2, '--port "x" is not a number from 0 to 65535'),
@@ -355,7 +357,10 @@ class Plain(unittest.TestCase):
             (("--model", MODEL, "--kv", "k8v8"), 1, "32 channels"),
             (("--model", "/none"), 1, "/none"),
             (("--model", MODEL, "--listen", "nowhere"), 1, '--listen "nowhere"'),
-            (("--model", MODEL, "--token-file", "/none"), 1, '--token-file "/none": it has no line'),
+            (("--model", MODEL, "--token-file", "/none"), 1, '--token-file "/none": No such file'),
+            (("--model", MODEL, "--token-file", "/dev/null"), 1, '--token-file "/dev/null": it has no line'),
+            (("--model", MODEL, "--token-file", long), 1, "its first line has more than"),
+            (("--model", MODEL, "--listen", "192.0.2.1"), 1, "cannot listen on 192.0.2.1, port 8080: Cannot assign"),
         ):
             run = limits.run([TOOL, "serve", *options], capture_output=True, text=True, seconds=PATIENCE)
             self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (status, "", 1), run.stderr)
@@ -363,7 +368,7 @@ class Plain(unittest.TestCase):
         with Server() as s:  # whose port is taken
             run = limits.run([TOOL, "serve", "--model", MODEL, "--port", str(s.port)], capture_output=True, text=True, seconds=PATIENCE)
             self.assertEqual(run.returncode, 1)
-            self.assertIn(f"cannot listen on 127.0.0.1, port {s.port}", run.stderr)
+            self.assertIn(f"cannot listen on 127.0.0.1, port {s.port}: Address already in use", run.stderr)
 
 
 class Answers(unittest.TestCase):
