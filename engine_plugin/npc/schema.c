@@ -450,6 +450,16 @@ static const struct type *find_type(const char *name)
 
 /* --- Schemas --- */
 
+static void refuse_type(translator *t, uint32_t value)
+{
+    const td_json_value *v = &t->json.values[value];
+
+    if (v->type == TD_JSON_STRING)
+        refuse(t, TANDEM_ERROR_ARG, value, "\"%s\" is no type", v->text);
+    else
+        refuse(t, TANDEM_ERROR_ARG, value, "it is no type");
+}
+
 /* Rules that a list of types needs: "t7" is the first type of schema 7 or its next, "t8" ... */
 static void translate_type(translator *t, uint32_t schema, uint32_t value)
 {
@@ -457,7 +467,7 @@ static void translate_type(translator *t, uint32_t schema, uint32_t value)
     const struct type *type = v->type == TD_JSON_STRING ? find_type(v->text) : NULL;
 
     if (!type) {
-        refuse(t, TANDEM_ERROR_ARG, value, "it is no type");
+        refuse_type(t, value);
         return;
     }
     type->translate ? type->translate(t, schema) : put(t, type->name);
@@ -573,7 +583,7 @@ static void translate_typed(translator *t, uint32_t schema)
         name = "";
     type = name ? find_type(name) : NULL;
     if (name && !type) {
-        refuse(t, TANDEM_ERROR_ARG, value, "it is no type");
+        refuse_type(t, value);
         return;
     }
     for (int i = 0; type && type->words[i]; i++)
