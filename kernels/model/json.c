@@ -239,10 +239,9 @@ static td_json_value *add_value(reader *r)
     }
     if (json->count == r->room) {
         const uint32_t room = r->room ? 2 * r->room : 64;
-        td_json_value *values =
-            room <= 2 * (uint64_t)r->most_values ? realloc(json->values, room * sizeof *values) : NULL;
+        td_json_value *values = realloc(json->values, room * sizeof *values);
         if (!values) {
-            fail(r, "more values than there is room for");
+            r->status = td_fail(r->why, r->why_bytes, TANDEM_ERROR_NOMEM, "no memory for %u values of JSON", room);
             return NULL;
         }
         json->values = values;

@@ -193,6 +193,7 @@ void fault_disguise_as(unsigned bits)
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void *__wrap_realloc(void *pointer, size_t bytes);
 void __wrap_free(void *pointer);
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
 int __wrap_munmap(void *at, size_t bytes);
@@ -237,6 +238,13 @@ void *__wrap_calloc(size_t count, size_t bytes)
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
 {
     return no_memory("aligned_alloc") ? NULL : counted(__real_aligned_alloc(alignment, bytes));
+}
+
+void *__wrap_realloc(void *pointer, size_t bytes)
+{
+    void *more = no_memory("realloc") ? NULL : __real_realloc(pointer, bytes);
+
+    return pointer ? more : counted(more);
 }
 
 void __wrap_free(void *pointer)

@@ -109,6 +109,7 @@ tandem_attention fault_attention(uint32_t dtype, uint32_t head_dim, uint32_t pre
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void *__real_realloc(void *pointer, size_t bytes);
 void __real_free(void *pointer);
 void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
 int __real_munmap(void *at, size_t bytes);
