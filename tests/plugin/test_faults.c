@@ -32,6 +32,7 @@
 #include "tests/interop/faults.h"
 #include "tests/interop/vk_util.h"
 #include "tests/limits.h"
+#include "tests/plugin/daemon_util.h"
 
 #define LONG_NS 60000000000ull
 #define SHORT_NS 100000ull
@@ -41,6 +42,7 @@ enum { SIDE = 8, ROWS = SIDE * SIDE, DIM = 32, VIEW_BYTES = ROWS * DIM * 4, PIXE
 typedef enum ground {
     ON_HOST,            /* host memory, CPU */
     ON_VULKAN_CPU,      /* Vulkan, CPU */
+    ON_DAEMON,          /* host memory, the CPU of tandemd: the faults are the engine's */
     ON_CUDA,            /* pinned memory, CUDA */
     ON_VULKAN_CUDA,     /* Vulkan and CUDA, points signalled by the host */
     ON_TIMELINES,       /* Vulkan and CUDA, points signalled by the GPU */
@@ -48,9 +50,8 @@ typedef enum ground {
     ON_AUTO,            /* as ON_CUDA, but the CPU will do */
     GROUNDS
 } ground;
-static const char *const ground_names[GROUNDS] = {"host memory",    "Vulkan and CPU", "CUDA",
-                                                  "Vulkan and CUDA", "timelines",      "copies",
-                                                  "CUDA if it can be"};
+static const char *const ground_names[GROUNDS] = {"host memory", "Vulkan and CPU",  "tandemd", "CUDA",
+                                                  "Vulkan and CUDA", "timelines", "copies", "CUDA if it can be"};
 
 static struct {
     ground on;
@@ -60,6 +61,7 @@ static struct {
     bool has_vk, computes, packs;
     vku_image from, to;
     float golden[PIXELS], zeros[PIXELS];
+    group_daemon daemon;
     float golden_view[ROWS * DIM], cpu_view[ROWS * DIM]; /* in host memory; of the CPU, which AUTO falls back to */
 
     pthread_mutex_t lock;
@@ -152,10 +154,11 @@ static tandem_status create(frame *f)
     tandem_vulkan vulkan = vku_engine(&t.vk);
     tandem_session_desc desc = {
         .struct_bytes = sizeof desc,
-        .backend = t.on == ON_HOST || t.on == ON_VULKAN_CPU ? TANDEM_BACKEND_CPU
-                   : t.on == ON_AUTO                        ? TANDEM_BACKEND_AUTO
-                                                            : TANDEM_BACKEND_CUDA,
+        .backend = t.on < ON_DAEMON                        ? TANDEM_BACKEND_CPU
+                   : t.on == ON_DAEMON || t.on == ON_AUTO ? TANDEM_BACKEND_AUTO
+                                                          : TANDEM_BACKEND_CUDA,
         .rung = t.on == ON_COPY ? TANDEM_RUNG_COPY : 0,
+        .socket = t.on == ON_DAEMON ? t.daemon.socket_path : NULL,
         .vulkan = t.has_vk ? &vulkan : NULL,
         .log = on_log,
         .cpu_threads = 2,
@@ -591,7 +594,7 @@ static bool names_the_call(const char *text, const char *call)
     if (!strncmp(call, "pthread", 7))
         return strstr(text, "thread") || strstr(text, "memory");
     if (!strncmp(call, "fcntl", 5))
-        return strstr(text, "fd") || strstr(text, "fcntl");
+        return strstr(text, "fd") || strstr(text, "fcntl") || strstr(text, "descriptor");
     if (!strcmp(call, "dlopen"))
         return strstr(text, "driver");
     if (!strcmp(call, "vkGetSemaphoreCounterValue") || !strcmp(call, "vkSignalSemaphore"))
@@ -677,7 +680,9 @@ static void lay_ground(ground on)
     t.on = on;
     t.has_vk = on == ON_VULKAN_CPU || on == ON_VULKAN_CUDA || on == ON_TIMELINES ||
                on == ON_COPY;
-    t.computes = t.gpu || on == ON_HOST || on == ON_VULKAN_CPU;
+    t.computes = t.gpu || on < ON_CUDA;
+    if (on == ON_DAEMON)
+        assert_int_equal(group_daemon_begin(&t.daemon, "faults", "backend = cpu\nthreads = 2\n"), 0);
     fault_cuda(on < ON_CUDA ? FAULT_NO_CUDA : t.gpu ? FAULT_REAL_CUDA : FAULT_FAKE_CUDA);
     fault_disguise_as(on == ON_VULKAN_CUDA             ? FAULT_NO_TIMELINES
                       : on == ON_TIMELINES && !t.gpu   ? FAULT_TIMELINES
@@ -754,6 +759,8 @@ static void lay_ground(ground on)
 static void clear_ground(void)
 {
     fault_disguise_as(0);
+    assert_int_equal(group_daemon_end(&t.daemon), 0);
+    t.daemon = (group_daemon){0};
     if (!t.has_vk)
         return;
     vku_image_destroy(&t.vk, &t.from);
@@ -814,7 +821,7 @@ static void all_faults(ground on)
     lay_ground(on);
     if (t.gpu && on > ON_CUDA)
         hold_kernels();
-    if (on == ON_HOST)
+    if (on == ON_HOST || on == ON_DAEMON)
         memcpy(t.cpu_view, t.golden_view, sizeof t.cpu_view);
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         const uint64_t begin = td_now_ns();
@@ -844,6 +851,7 @@ static void all_faults(ground on)
     }
 GROUND(faults_on_host, ON_HOST)
 GROUND(faults_on_vulkan_cpu, ON_VULKAN_CPU)
+GROUND(faults_with_daemon, ON_DAEMON)
 GROUND(faults_on_cuda, ON_CUDA)
 GROUND(faults_on_vulkan_cuda, ON_VULKAN_CUDA)
 GROUND(faults_on_timelines, ON_TIMELINES)
@@ -857,6 +865,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(faults_on_cuda),        cmocka_unit_test(faults_on_vulkan_cuda),
         cmocka_unit_test(faults_on_timelines),   cmocka_unit_test(faults_on_copies),
         cmocka_unit_test(faults_on_auto),
+        cmocka_unit_test(faults_with_daemon),
     };
     enum { TESTS = sizeof tests / sizeof *tests, PARTS = 3 };
     const unsigned part = argc > 2 && !strcmp(argv[1], "--part") ? (unsigned)atoi(argv[2]) : 0;
