@@ -1,5 +1,6 @@
-/* Faults under characters: from the file to the end of a conversation the n-th allocation fails, for every n. Each time there is
- * a status with a text, nothing leaks, and the same call made again leads to what it should have.
+/* Faults under characters: from the file to the end of a conversation the n-th call of the C library that can fail does, for
+ * every n; so it does under files of models. Each time there is a status with a text, nothing leaks, and the same call made again
+ * leads to what it should have.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,17 +11,21 @@
 
 #include <cmocka.h>
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine_plugin/npc/tokenizer.h"
+#include "kernels/model/folder.h"
+#include "kernels/model/safetensors.h"
 #include "tandem/plugin.h"
 #include "tests/interop/faults.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/limits.h"
 
-enum { TEXT_BYTES = 400, MOST_VALUES = 128, MOST_SAVED = 1 << 20 };
+enum { TEXT_BYTES = 400, MOST_VALUES = 128, MOST_SAVED = 1 << 20, WHY_BYTES = 600 };
 
 static tandem_session *session;
 static char path[60];
@@ -173,6 +178,28 @@ static const struct {
              {"restore", restore}, {"embedder_create", make_embedder}, {"embed", embed}};
 enum { STEPS = sizeof steps / sizeof *steps };
 
+static void check_failure(unsigned n, const char *what, tandem_status status, const char *why)
+{
+    const char *call = fault_tripped();
+
+    /* a file that cannot be mapped cannot be read */
+    if (!call || status != (strcmp(call, "mmap") ? TANDEM_ERROR_NOMEM : TANDEM_ERROR_IO) || !*why)
+        fail_msg("call %u, %s: %s: %d, \"%s\"", n, call ? call : "none failed", what, status, why);
+}
+
+static void check_live(unsigned n, const fault_live *before, const fault_live *after)
+{
+    if (memcmp(before, after, sizeof *before))
+        fail_msg("call %u: left are %d blocks, %d mappings, %d threads, %d descriptors", n, after->blocks - before->blocks,
+                 after->mappings - before->mappings, after->threads - before->threads, after->fds - before->fds);
+}
+
+static void make_session(void)
+{
+    assert_int_equal(tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 1, .rung = TANDEM_RUNG_CPU), &session),
+                     TANDEM_OK);
+}
+
 /* The n-th call fails; 0: none does. Returns whether there was one. */
 static bool converse(talk *t, unsigned n)
 {
@@ -185,13 +212,11 @@ static bool converse(talk *t, unsigned n)
 
         if (status == TANDEM_OK)
             continue;
-        char why[300] = "";
-        const char *call = fault_tripped();
+        char why[WHY_BYTES] = "";
 
         tandem_error_text(session, why, sizeof why);
-        /* a file that cannot be mapped cannot be read */
-        if (!call || status != (strcmp(call, "mmap") ? TANDEM_ERROR_NOMEM : TANDEM_ERROR_IO) || !*why || failures++)
-            fail_msg("call %u, %s: %s: %d, \"%s\"", n, call, steps[i].name, status, why);
+        check_failure(n, steps[i].name, status, why);
+        assert_int_equal(failures++, 0);
         i--;
     }
     tripped = fault_tripped() != NULL;
@@ -213,8 +238,7 @@ static void all_faults(const lf_shape *shape, bool embeds)
 
     snprintf(path, sizeof path, "/tmp/tandem_npc_faults_%d.gguf", (int)getpid());
     lf_write(path, shape, NULL);
-    assert_int_equal(tandem_session_create(&TANDEM_INIT(tandem_session_desc, .cpu_threads = 1, .rung = TANDEM_RUNG_CPU), &session),
-                     TANDEM_OK);
+    make_session();
     converse(&first, 0);
     assert_true(strlen(first.texts[0]) > 2 && strstr(first.texts[1], "\"go\":") && first.turns == 4);
     before = fault_count_live();
@@ -228,9 +252,7 @@ static void all_faults(const lf_shape *shape, bool embeds)
         assert_int_equal(now.turns, first.turns);
         assert_memory_equal(now.values, first.values, sizeof now.values);
         after = fault_count_live();
-        if (memcmp(&before, &after, sizeof before))
-            fail_msg("call %u: left are %d blocks, %d mappings, %d threads, %d descriptors", n, after.blocks - before.blocks,
-                     after.mappings - before.mappings, after.threads - before.threads, after.fds - before.fds);
+        check_live(n, &before, &after);
     }
     print_message("  %u calls\n", n - 1);
     assert_true(n > 100);
@@ -255,9 +277,108 @@ static void without_pages(void **state)
                false);
 }
 
+/* --- Files --- */
+
+/* A model as transformers saves it, and its vocabulary. */
+static tandem_status read_folder(const char *folder, char why[WHY_BYTES])
+{
+    td_tokenizer *tokenizer = NULL;
+    td_gguf file;
+    tandem_status status = td_folder_open(folder, &file, why, WHY_BYTES);
+
+    if (status != TANDEM_OK)
+        return status;
+    status = td_tokenizer_create(&file, &tokenizer, why, WHY_BYTES);
+    assert_true((status == TANDEM_OK) == (tokenizer != NULL));
+    td_tokenizer_destroy(&tokenizer);
+    td_gguf_close(&file);
+    return status;
+}
+
+/* A file is whole, or not there. */
+static tandem_status write_file(const char *written, char why[WHY_BYTES])
+{
+    static const float values[] = {1, 2, 3};
+    const td_safetensors_item item = {.name = "x", .dtype = "F32", .dimensions = 1, .shape = {3}, .data = values};
+    const td_safetensors_text text = {"a key", "a text"};
+    td_safetensors file;
+    tandem_status status = td_safetensors_write_texts(written, &text, 1, &item, 1, why, WHY_BYTES);
+
+    if (status == TANDEM_OK) {
+        status = td_safetensors_open(written, &file, why, WHY_BYTES);
+        assert_int_equal(unlink(written), 0);
+        if (status == TANDEM_OK) {
+            assert_string_equal(td_safetensors_find_text(&file, "a key"), "a text");
+            assert_int_equal(td_safetensors_find(&file, "x")->bytes, sizeof values);
+            td_safetensors_close(&file);
+        }
+    }
+    assert_int_not_equal(access(written, F_OK), 0);
+    return status;
+}
+
+/* Jansson takes what it has no memory for as left out of the text: it always has some. */
+static bool spared;
+
+static void *allocate_for_jansson(size_t bytes)
+{
+    void *block = malloc(bytes);
+
+    spared = spared || !block;
+    return block ? block : malloc(bytes);
+}
+
+static void each_call_fails(const char *file, tandem_status (*take)(const char *file, char *why))
+{
+    const fault_live before = fault_count_live();
+    bool tripped = true;
+    unsigned n = 0;
+
+    while (tripped) {
+        char why[WHY_BYTES] = "";
+        tandem_status status;
+        fault_live after;
+
+        spared = false;
+        fault_arm(&(fault_plan){.kinds = FAULT_LIBC, .n = ++n});
+        status = take(file, why);
+        fault_disarm();
+        tripped = fault_tripped() != NULL;
+        if (tripped && !spared)
+            check_failure(n, file, status, why);
+        else if (status != TANDEM_OK)
+            fail_msg("%s: %s", file, why);
+        after = fault_count_live();
+        check_live(n, &before, &after);
+    }
+    print_message("  %u calls: %s\n", n - 1, file);
+    assert_true(n > 2);
+}
+
+static void files(void **state)
+{
+    static const char *const names[] = {"llama", "mistral", "gemma3"};
+    const char *build = getenv("TANDEM_BUILD");
+    char file[4096];
+
+    (void)state;
+    assert_non_null(build);
+    json_set_alloc_funcs(allocate_for_jansson, free);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(file, sizeof file, "%s/models/%s", build, names[i]);
+        each_call_fails(file, read_folder);
+    }
+    snprintf(file, sizeof file, "/tmp/tandem_npc_faults_%d.safetensors", (int)getpid());
+    each_call_fails(file, write_file);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(with_pages), cmocka_unit_test(without_pages)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_pages),
+        cmocka_unit_test(without_pages),
+        cmocka_unit_test(files),
+    };
 
     return cmocka_run_group_tests_name("npc_faults", tests, NULL, NULL);
 }
