@@ -636,11 +636,23 @@ static void test_refusals(void **state)
         {TANDEM_INIT(tandem_say, .text = "a", .logprobs = 2), TANDEM_ERROR_ARG, "say.logprobs is 2 and say.top_logprobs 0"},
         {TANDEM_INIT(tandem_say, .text = "a", .logprobs = 1, .top_logprobs = 21), TANDEM_ERROR_ARG, "say.top_logprobs 21"},
         {TANDEM_INIT(tandem_say, .text = "a", .top_logprobs = 1), TANDEM_ERROR_ARG, "say.logprobs is 0 and say.top_logprobs 1"},
+        {TANDEM_INIT(tandem_say, .text = "a", .stop_count = 1025, .stops = stops), TANDEM_ERROR_ARG, "say.stop_count is 1025"},
         {(tandem_say){.text = "a"}, TANDEM_ERROR_ARG, "struct_bytes"},
     };
+    const struct {
+        tandem_language_desc desc;
+        const char *says;
+    } wrong[] = {{TANDEM_INIT(tandem_language_desc, .path = path, .cache = 3), "desc.cache is 3"},
+                 {TANDEM_INIT(tandem_language_desc, .path = path, .slots = 257), "desc.slots is 257"},
+                 {TANDEM_INIT(tandem_language_desc, .path = path, .tokens = UINT32_MAX), "desc.tokens is 4294967295"},
+                 {TANDEM_INIT(tandem_language_desc, .path = path, .embeds = 2), "desc.embeds is 2"}};
+    tandem_turn turn = TANDEM_INIT(tandem_turn, .role = TANDEM_ROLE_USER, .text = "a");
+    char long_text[4 * CONTEXT + 1];
     uint32_t count = 0;
 
     (void)state;
+    memset(long_text, 'a', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         must_fail(tandem_npc_say(npc, &cases[i].say), cases[i].status, cases[i].says);
     must(tandem_npc_get_history(npc, &count, NULL));
@@ -657,6 +669,16 @@ static void test_refusals(void **state)
               TANDEM_ERROR_ARG, "desc.form is no form: \"user\" must be two strings");
     must_fail(tandem_language_create(session, &TANDEM_INIT(tandem_language_desc, .path = path, .precision = 9), &made), TANDEM_ERROR_ARG,
               "desc.precision is 9");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        must_fail(tandem_language_create(session, &wrong[i].desc, &made), TANDEM_ERROR_ARG, wrong[i].says);
+    must_fail(tandem_language_create(session, NULL, &made), TANDEM_ERROR_ARG, "desc is NULL");
+    must_fail(tandem_language_create(session, &wrong[0].desc, NULL), TANDEM_ERROR_ARG, "out is NULL");
+    must_fail(tandem_language_get_info(language, NULL), TANDEM_ERROR_ARG, "info is NULL");
+    must_fail(tandem_language_get_info(language, &(tandem_language_info){0}), TANDEM_ERROR_ARG, "struct_bytes");
+    must_fail(tandem_language_frame(language, 1, &(tandem_language_spent){0}), TANDEM_ERROR_ARG, "struct_bytes");
+    assert_int_equal(tandem_language_get_info(NULL, &TANDEM_INIT(tandem_language_info)), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_language_frame(NULL, 1, NULL), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_language_destroy(&made), TANDEM_ERROR_ARG);
     assert_null(made);
     lf_shape wordy = shape;
     char other[80];
@@ -670,7 +692,26 @@ static void test_refusals(void **state)
     must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1), &plain));
     must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say)), TANDEM_ERROR_ARG, "say.text is NULL");
     must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say, .text = "")), TANDEM_ERROR_ARG, "has no token");
+    must_fail(tandem_npc_say(plain, &TANDEM_INIT(tandem_say, .text = long_text)), TANDEM_ERROR_ARG,
+              "the context has 160, with a reply");
+    must_fail(tandem_npc_set_history(plain, &turn, 1), TANDEM_ERROR_ARG, "the character is plain: it has no turns");
     must(tandem_npc_destroy(&plain));
+
+    must_fail(tandem_npc_create(language, NULL, &none), TANDEM_ERROR_ARG, "desc is NULL");
+    must_fail(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc), NULL), TANDEM_ERROR_ARG, "out is NULL");
+    assert_int_equal(tandem_npc_create(NULL, &TANDEM_INIT(tandem_npc_desc), &none), TANDEM_ERROR_ARG);
+    must_fail(tandem_npc_say(npc, NULL), TANDEM_ERROR_ARG, "say is NULL");
+    must_fail(tandem_npc_poll(npc, NULL), TANDEM_ERROR_ARG, "news is NULL");
+    must_fail(tandem_npc_wait(npc, 0, NULL), TANDEM_ERROR_ARG, "news is NULL");
+    must_fail(tandem_npc_get_reply(npc, 0, NULL), TANDEM_ERROR_ARG, "reply is NULL");
+    must_fail(tandem_npc_choose(npc, 0), TANDEM_ERROR_ARG, "index is 0; 0 replies are in the history's place");
+    must_fail(tandem_npc_set_history(npc, NULL, 1), TANDEM_ERROR_ARG, "turns is NULL");
+    must_fail(tandem_npc_set_history(npc, &(tandem_turn){.text = "a"}, 1), TANDEM_ERROR_ARG, "turns[0]");
+    must_fail(tandem_npc_get_history(npc, NULL, &turn), TANDEM_ERROR_ARG, "count is NULL");
+    count = 1;
+    must_fail(tandem_npc_get_history(npc, &count, &(tandem_turn){0}), TANDEM_ERROR_ARG, "turns[0]");
+    must_fail(tandem_npc_save(npc, NULL, NULL), TANDEM_ERROR_ARG, "bytes is NULL");
+    assert_null(none);
     must(tandem_npc_destroy(&npc));
     assert_int_equal(tandem_npc_destroy(&npc), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_npc_say(NULL, &cases[0].say), TANDEM_ERROR_ARG);

@@ -587,6 +587,34 @@ static void test_saves(void **state)
     }
 }
 
+/* So it is of a text alone; a character that has turns does not take it. */
+static void test_saves_plain(void **state)
+{
+    tandem_language *language = language_of(TANDEM_CACHE_F16);
+    tandem_npc *npc, *other, *turns;
+    char text[200], want[200], got[200], why[600];
+    uint64_t bytes;
+
+    (void)state;
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1), &npc));
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc, .plain = 1), &other));
+    must(tandem_npc_create(language, &TANDEM_INIT(tandem_npc_desc), &turns));
+    answer(npc, "The gate was shut, and nobody", text, NULL);
+    char *saved = save(npc, &bytes);
+    answer(npc, "The gate was shut, and nobody came", want, NULL);
+    must(tandem_npc_restore(other, saved, bytes));
+    answer(other, "The gate was shut, and nobody came", got, NULL);
+    assert_string_equal(got, want);
+    assert_int_equal(tandem_npc_restore(turns, saved, bytes), TANDEM_ERROR_ARG);
+    tandem_error_text(session, why, sizeof why);
+    assert_non_null(strstr(why, "it was saved"));
+    free(saved);
+    must(tandem_npc_destroy(&turns));
+    must(tandem_npc_destroy(&other));
+    must(tandem_npc_destroy(&npc));
+    must(tandem_language_destroy(&language));
+}
+
 static void must_refuse(tandem_npc *npc, const void *from, uint64_t bytes, tandem_status status, const char *says)
 {
     char why[600] = "";
@@ -913,7 +941,7 @@ int main(void)
         cmocka_unit_test(test_prefix),        cmocka_unit_test(test_goes_back),
         cmocka_unit_test(test_little_room),   cmocka_unit_test(test_changes_its_mind),
         cmocka_unit_test(test_characters),    cmocka_unit_test(test_restores),
-        cmocka_unit_test(test_saves),         cmocka_unit_test(test_hostile_bytes),
+        cmocka_unit_test(test_saves),         cmocka_unit_test(test_saves_plain),   cmocka_unit_test(test_hostile_bytes),
         cmocka_unit_test(test_windows),       cmocka_unit_test(test_runs),
         cmocka_unit_test(test_frames),        cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_last_frame),    cmocka_unit_test(test_late_polls),
