@@ -122,6 +122,26 @@ static bool is_at_worker(const td_broker *b, const td_client *c)
     return false;
 }
 
+/* Whether the worker has been at a job of a client's that is gone for so long. Others' that are before it have time of their own:
+ * a CPU's worker gets to one after the other. */
+static bool outlives_client(const td_broker *b, const td_client *c, uint64_t now)
+{
+    const td_work *first = NULL;
+    uint64_t sequence = UINT64_MAX;
+
+    for (int i = 0; i < TD_WORKER_SLOTS; i++) {
+        const td_work *work = b->slot_works[i];
+
+        if (!work || td_worker_session_of(b, work->client) != td_worker_session_of(b, c) ||
+            b->worker_queue->slots[i].sequence > sequence)
+            continue;
+        sequence = b->worker_queue->slots[i].sequence;
+        first = work;
+    }
+    /* it may have gone since `now` */
+    return first && first->client == c && now > (first->run_ns > c->gone_ns ? first->run_ns : c->gone_ns) + TD_SECOND;
+}
+
 /* On a GPU a job may take its turn with one of each other client's: as long as jobs end there it gets the time of all of
  * those. */
 static bool hangs(const td_broker *b, const td_work *work, uint64_t now)
@@ -160,7 +180,7 @@ static bool end_clients(td_broker *b, uint64_t now)
         c->swept = true;
         td_queue_retire_given_up(b, c);
         if (is_at_worker(b, c)) {
-            if (now - c->gone_ns > TD_SECOND && !b->killed_ns)
+            if (!b->killed_ns && outlives_client(b, c, now))
                 td_worker_kill(b, "a job of a client that is gone does not end");
             continue;
         }

@@ -232,6 +232,42 @@ static void a_wait_behind_a_long_job_is_no_late_one(void **state)
     task_free(&t);
 }
 
+/* Who goes while it is answered, with a job under way, takes no worker along. */
+static void who_goes_in_an_answer_ends_no_worker(void **state)
+{
+    enum { TRIES = 200 };
+    pid_t worker;
+    char why[300];
+    task t, other;
+
+    (void)state;
+    start_daemon("threads = 1\n");
+    worker = await_worker(0);
+    task_make(&t, &large, 51);
+    task_make(&other, &small, 52);
+    for (unsigned i = 0; i < TRIES; i++) {
+        td_wire_message m = td_wire_new(TD_WIRE_MEM_DESTROY, 0);
+        tandem_job job;
+        client c;
+
+        client_open(&c, "goes");
+        task_share(&t, &c);
+        task_share(&other, &c);
+        job = job_of(&t);
+        client_job(&c, &job);
+        sleep_ms(1);
+        m.header.serial = c.rules.next_serial;
+        m.object.id = other.mem;
+        assert_int_equal(td_conn_send(&c.conn, &m, NULL, why, sizeof why), TANDEM_OK);
+        usleep(i % 50 * 4); /* somewhere there it is being answered */
+        client_close(&c);
+    }
+    check_serves();
+    assert_int_equal(await_worker(0), worker);
+    task_free(&other);
+    task_free(&t);
+}
+
 /* A job that hangs takes its worker along, and nothing else. */
 static void a_job_that_hangs_is_lost(void **state)
 {
@@ -410,6 +446,7 @@ int main(void)
     const struct CMUnitTest own[] = {
         /* a daemon whose workers have died before waits longer before it starts the next */
         cmocka_unit_test_setup_teardown(workers_may_die_at_any_time, set_up_daemon, tear_down_daemon),
+        cmocka_unit_test_teardown(who_goes_in_an_answer_ends_no_worker, tear_down_daemon),
         cmocka_unit_test_teardown(a_job_that_hangs_is_lost, tear_down_daemon),
         cmocka_unit_test_teardown(a_fault_in_a_kernel_is_survived, tear_down_daemon),
         cmocka_unit_test_teardown(the_first_worker_may_die, tear_down_daemon),

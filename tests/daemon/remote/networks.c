@@ -663,6 +663,51 @@ static void test_client_killed(void **state)
     end_with_models();
 }
 
+/* Whose job is behind another's run, which takes seconds, and who is killed then, leaves that run alone, and its instance. */
+static void test_killed_behind(void **state)
+{
+    static net n, behind;
+    tandem_ticket ticket;
+    tandem_job job;
+    int ready[2];
+    char byte;
+
+    (void)state;
+    begin_with_models(long_text, "");
+    open_long(&n, socket_path, 16);
+    run_again(&n, 1);
+    set_rows(&n, 65536);
+    const pid_t worker = logged_worker(log_path);
+    assert_int_equal(pipe(ready), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        open_long(&behind, socket_path, 16);
+        run_again(&behind, 1);
+        (void)!write(ready[1], "r", 1);
+        sleep_ms(100); /* the other's is at the worker */
+        job = new_run(&behind);
+        submit(&behind.x, &job);
+        sleep_ms(100);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    job = new_run(&n);
+    ticket = submit(&n.x, &job);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    sleep_ms(2500); /* it is no condition that the worker is not ended, after a second */
+    assert_int_equal(tandem_wait(n.x.s, ticket, 0, NULL), TANDEM_ERROR_BUSY);
+    tandem_cancel(n.x.s, ticket);
+    assert_int_equal(ended(&n.x, ticket, PATIENCE).state, TANDEM_JOB_CANCELLED);
+    set_rows(&n, 16);
+    run_again(&n, 2);
+    assert_int_equal(logged_worker(log_path), worker);
+    close_side(&n.x);
+    close(ready[0]);
+    close(ready[1]);
+    end_with_models();
+}
+
 /* Runs while the worker is killed again and again, at random moments: each is DONE or LOST, and so is each instance. */
 static void test_random_deaths(void **state)
 {
@@ -715,6 +760,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_same_networks),          cmocka_unit_test(test_uniforms),      cmocka_unit_test(test_refused_runs),
     cmocka_unit_test(test_limits),        cmocka_unit_test(test_quota),         cmocka_unit_test(test_runs_given_up),
     cmocka_unit_test(test_worker_killed), cmocka_unit_test(test_daemon_killed), cmocka_unit_test(test_client_killed),
+    cmocka_unit_test(test_killed_behind),
     cmocka_unit_test(test_random_deaths), cmocka_unit_test(test_background_run),
 };
 const test_cases remote_networks_cases = TEST_CASES(cases);
