@@ -226,7 +226,7 @@ typedef struct td_job {
     uint64_t stream_sequence;
     const td_operation *operation; /* NULL: the job runs a network, */
     td_instance *instance;   /* this one, */
-    const td_prepared *prepared;   /* for these numbers, */
+    td_prepared *prepared;   /* for these numbers, */
     bool sampled;                  /* with samples of its layers */
     const char *label;             /* of it in profilers; a literal */
     uint32_t view_count;           /* of the arrays below, that many are the job's */
@@ -577,9 +577,9 @@ void td_model_end(tandem_session *s, td_model *model);
 
 /* retire.c: ends the thread that frees what was retired; what it has not freed stays in the tables. */
 void td_reaper_stop(tandem_session *s);
-/* layers.c: a run of a network was submitted, or has ended; judge.c: the thread that looks at samples. */
+/* layers.c: a job was submitted, or has ended; judge.c: the thread that looks at samples. */
 void td_layers_submitted_locked(const td_job *job);
-void td_layers_ended_locked(tandem_session *s, const td_job *job, const tandem_job_report *report);
+void td_run_ended_locked(tandem_session *s, const td_job *job, const tandem_job_report *report);
 void td_judge_stop(tandem_session *s);
 
 /* inline_jobs.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */

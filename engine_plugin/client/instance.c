@@ -301,7 +301,7 @@ td_prepared *td_instance_find_prepared(td_instance *instance, const uint32_t *nu
     const size_t bytes = instance->model->network->graph->number_count * sizeof *numbers;
 
     for (int i = 0; i < TD_PREPARED; i++)
-        if (instance->prepared[i].program &&
+        if (instance->prepared[i].program && !instance->prepared[i].forgotten &&
             (!bytes || !memcmp(instance->prepared[i].numbers, numbers, bytes)))
             return &instance->prepared[i];
     return NULL;
@@ -331,7 +331,7 @@ static td_prepared *find_place(td_instance *instance)
     for (int i = 0; i < TD_PREPARED; i++) {
         td_prepared *at = &instance->prepared[i];
 
-        if (!at->program)
+        if (!at->program || (at->forgotten && !at->uniforms->object.uses))
             return at;
         if (!at->recorded && !at->uniforms->object.uses && (!place || at->used < place->used))
             place = at;
@@ -340,8 +340,7 @@ static td_prepared *find_place(td_instance *instance)
 }
 
 /* Keeps what was made; *made is what has to be freed instead of it, if anything. */
-static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instance,
-                                          td_prepared *made, uint64_t most_bytes, char *why)
+static tandem_status keep_prepared_locked(td_instance *instance, td_prepared *made, uint64_t most_bytes, char *why)
 {
     uint64_t bytes = td_prepared_bytes(made);
     td_prepared *place, old;
@@ -358,7 +357,7 @@ static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instan
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
                        "what is prepared takes %" PRIu64 " bytes, and may take %" PRIu64, bytes,
                        most_bytes);
-    made->used = s->last_number;
+    made->used = ++instance->uses;
     old = *place;
     *place = *made;
     *made = old;
@@ -396,7 +395,7 @@ tandem_status td_instance_prepare(tandem_session *s, tandem_instance instance,
     if (made.layers && made.layers->mem)
         count_mem_locked(s, made.layers->mem);
     if (status == TANDEM_OK)
-        status = keep_prepared_locked(s, found, &made, most_bytes, why);
+        status = keep_prepared_locked(found, &made, most_bytes, why);
     let_go_locked(s, found->model, found->state);
     pthread_mutex_unlock(&s->lock);
     free_prepared(s, &made);

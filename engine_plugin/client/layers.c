@@ -116,9 +116,9 @@ void td_layers_submitted_locked(const td_job *job)
         layers->stage = TD_LAYERS_UNDER_WAY;
 }
 
-void td_layers_ended_locked(tandem_session *s, const td_job *job, const tandem_job_report *report)
+static void end_layers(tandem_session *s, const td_job *job, const tandem_job_report *report)
 {
-    td_layers *layers = job->prepared ? job->prepared->layers : NULL;
+    td_layers *layers = job->prepared->layers;
     const bool done = report->state == TANDEM_JOB_DONE;
 
     if (!layers)
@@ -129,4 +129,19 @@ void td_layers_ended_locked(tandem_session *s, const td_job *job, const tandem_j
         return;
     layers->stage = done ? TD_LAYERS_THERE : TD_LAYERS_IDLE;
     pthread_cond_signal(&s->judge);
+}
+
+/* A run that is DONE was computed by what is prepared, here and where tandemd has the same; whether others have come there nobody
+ * can tell. As both count these alone, both forget the same when there is too much of it. */
+void td_run_ended_locked(tandem_session *s, const td_job *job, const tandem_job_report *report)
+{
+    td_prepared *prepared = job->prepared;
+
+    if (!prepared)
+        return;
+    if (report->state == TANDEM_JOB_DONE)
+        prepared->used = ++job->instance->uses;
+    if (s->ops->is_elsewhere && report->status == TANDEM_ERROR_UNSUPPORTED)
+        prepared->forgotten = true;
+    end_layers(s, job, report);
 }

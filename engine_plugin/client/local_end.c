@@ -32,7 +32,7 @@ static void end_report(tandem_session *s, const td_job *job, tandem_job_state st
     report->status = status;
     if (state == TANDEM_JOB_DONE)
         td_forgotten_wrote_locked(job);
-    td_layers_ended_locked(s, job, report);
+    td_run_ended_locked(s, job, report);
     s->done += state == TANDEM_JOB_DONE;
     s->stale += state == TANDEM_JOB_STALE;
     s->cancelled += state == TANDEM_JOB_CANCELLED;

@@ -69,8 +69,9 @@ struct td_prepared {
     const td_program *sampled; /* the same with samples of its layers, or NULL */
     td_layers *layers;         /* these; NULL: none is sampled */
     uint32_t numbers[TD_GRAPH_NUMBERS];
-    uint64_t used;    /* when last, by the session's count of jobs */
+    uint64_t used;    /* when last, by the instance's count */
     bool recorded;    /* in commands that the engine may submit again: stays with the instance */
+    bool forgotten;   /* by tandemd, which computes: of no use to runs any more */
     td_mem *uniforms; /* a copy for each slot, slot_bytes each */
     uint64_t slot_bytes;
     uint64_t uniform_bytes; /* that a run brings */
@@ -87,6 +88,7 @@ struct td_instance {
     uint64_t remote_id; /* what it is in the daemon, */
     uint32_t connection, worker; /* as long as these last */
     td_prepared prepared[TD_PREPARED];
+    uint64_t uses; /* how often one was prepared, or a run of one is DONE */
     td_pace pace; /* of its runs, where a CPU computes them */
 };
 
@@ -110,7 +112,7 @@ td_model *td_network_find_locked(tandem_session *s, tandem_model model, tandem_s
 struct td_wire_layers;
 
 /* instance.c. make: as tandem_model_instance(). find: NULL and the reason, naming `what`. check: LOST, likewise. find_prepared: NULL
- * where these numbers are not; then the reason is not_prepared. */
+ * where these numbers are not, or not any more; then the reason is not_prepared. */
 tandem_status td_instance_make(tandem_session *s, tandem_model model, const tandem_instance_desc *desc,
                                const struct td_wire_layers *plan, tandem_instance *out, char *why);
 td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance, const char *what,

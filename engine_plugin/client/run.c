@@ -138,7 +138,6 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
         return status;
     if (job->sampled)
         bind_block(job, TD_PROGRAM_BINDINGS + run->binding_count, "samples", prepared->layers->mem, 0, program->sample_bytes);
-    prepared->used = s->last_number + 1;
     job->instance = instance;
     job->prepared = prepared;
     job->atomic_commit = program->claims;

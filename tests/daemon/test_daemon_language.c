@@ -524,7 +524,7 @@ static void test_older_daemon(void **state)
 
     (void)state;
     snprintf(path, sizeof path, "%s.old", daemon_here.socket_path);
-    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_LANGUAGES);
+    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_LANGUAGES, NULL);
     tandem_session *here = open_session(false), *there = open_session_at(path);
     tandem_npc *local = open_npc(here, &languages[0]), *remote = open_npc(there, &languages[1]);
     must(there, tandem_language_get_info(languages[1], &info));

@@ -1,5 +1,6 @@
 /* Between sessions and a tandemd: all that they say goes through, but for features of the protocol that neither is to know the other
- * has. So a session meets a tandemd of a time when there were fewer, and the reverse.
+ * has. So a session meets a tandemd of a time when there were fewer, and the reverse. Or one that lies: what is said can be
+ * changed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,6 +19,7 @@ typedef struct relay {
     char path[108];
     int listener, ends[2]; /* the session's, the daemon's */
     uint64_t without;      /* features */
+    void (*change)(td_wire_message *m, int fd); /* or NULL; fd: what comes with it, which may become something else, or -1 */
     struct sockaddr_un daemon;
     pthread_t thread;
 } relay;
@@ -38,6 +40,14 @@ static inline bool relay_one(const relay *r, int from, int to)
         return false;
     if (m.header.type == TD_WIRE_HELLO)
         m.hello.features &= ~r->without;
+    if (r->change) {
+        const struct cmsghdr *c = h.msg_controllen ? CMSG_FIRSTHDR(&h) : NULL;
+        int fd = -1;
+
+        if (c)
+            memcpy(&fd, CMSG_DATA(c), sizeof fd);
+        r->change(&m, fd);
+    }
     bytes.iov_len = (size_t)got;
     if (!h.msg_controllen)
         h.msg_control = NULL;
@@ -75,11 +85,12 @@ static inline void *relay_all(void *user)
 }
 
 /* Listens at `path`, for one session. */
-static inline void relay_begin(relay *r, const char *path, const char *daemon, uint64_t without)
+static inline void relay_begin(relay *r, const char *path, const char *daemon, uint64_t without,
+                               void (*change)(td_wire_message *m, int fd))
 {
     struct sockaddr_un here = {.sun_family = AF_UNIX};
 
-    *r = (relay){.without = without, .daemon.sun_family = AF_UNIX};
+    *r = (relay){.without = without, .change = change, .daemon.sun_family = AF_UNIX};
     snprintf(r->path, sizeof r->path, "%s", path);
     snprintf(here.sun_path, sizeof here.sun_path, "%s", path);
     snprintf(r->daemon.sun_path, sizeof r->daemon.sun_path, "%s", daemon);

@@ -472,7 +472,7 @@ static void test_older_daemon(void **state)
 
     (void)state;
     snprintf(path, sizeof path, "%s.old", daemon_here.socket_path);
-    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_LAYERS);
+    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_LAYERS, NULL);
     socket_path = path;
     open_rig(&r, TANDEM_PRECISION_F16, &desc);
     fill(&r, 0, 0);

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "interop/base.h"
 #include "tests/daemon/remote/rig.h"
 #include "tests/plugin/network_util.h"
+#include "tests/plugin/relay.h"
 #include "tests/session_must.h"
 
 enum { X = NETWORK_X, Y = NETWORK_Y, SUM = NETWORK_SUM, CHANNELS = NETWORK_CHANNELS, MOST_ROWS = 8192 };
@@ -287,6 +289,80 @@ static void test_refused_runs(void **state)
     check_refused(&n, &job, TANDEM_ERROR_ARG, "go beyond");
     close_side(&n.x);
     close_side(&other.x);
+    end_with_models();
+}
+
+/* Of nine sets of numbers both forget the same one, which runs that never came there do not make newer: what is prepared here is
+ * there. */
+static void test_same_are_prepared(void **state)
+{
+    enum { SETS = 8 };
+    static net n;
+    tandem_job_report report;
+    tandem_job job;
+    uint32_t sets = 0;
+
+    (void)state;
+    begin_with_models(network_text, "");
+    open_net(&n, socket_path, SETS + 1);
+    for (uint32_t rows = 1; rows < SETS; rows++)
+        must(&n, tandem_model_prepare(n.x.s, n.instance, &rows, 1));
+    job = new_run(&n);
+    job.deadline_ns = 1;
+    report = ended(&n.x, submit(&n.x, &job), PATIENCE);
+    assert_int_equal(report.state, TANDEM_JOB_STALE);
+    for (n.rows = SETS; n.rows; n.rows--) {
+        tandem_prepared prepared = {.struct_bytes = sizeof prepared};
+
+        if (n.rows == SETS)
+            must(&n, tandem_model_prepare(n.x.s, n.instance, &n.rows, 1));
+        if (tandem_model_prepared(n.x.s, n.instance, &n.rows, 1, &prepared) != TANDEM_OK)
+            continue;
+        n.uniforms[0] = (int32_t)n.rows;
+        run_net(&n);
+        check_sum(&n, (float)++sets);
+    }
+    assert_int_equal(sets, SETS);
+    close_side(&n.x);
+    end_with_models();
+}
+
+static atomic_bool lies;
+
+static void prepare_others(td_wire_message *m, int fd)
+{
+    (void)fd;
+    if (m->header.type == TD_WIRE_MODEL_PREPARE && lies)
+        m->model_prepare.numbers[0]++;
+}
+
+/* A run of what tandemd has not prepared, or no longer, fails; then it can be prepared again. */
+static void test_forgotten_there(void **state)
+{
+    static net n;
+    tandem_prepared prepared = {.struct_bytes = sizeof prepared};
+    tandem_job_report report;
+    char path[108];
+    tandem_job job;
+    relay liar;
+
+    (void)state;
+    begin_with_models(network_text, "");
+    snprintf(path, sizeof path, "%s.lies", socket_path);
+    relay_begin(&liar, path, socket_path, 0, prepare_others);
+    lies = true;
+    open_net(&n, path, 5);
+    job = new_run(&n);
+    report = ended(&n.x, submit(&n.x, &job), PATIENCE);
+    assert_int_equal(report.status, TANDEM_ERROR_UNSUPPORTED);
+    assert_true(says(&n.x, "not prepared"));
+    assert_int_equal(tandem_model_prepared(n.x.s, n.instance, &n.rows, 1, &prepared), TANDEM_ERROR_UNSUPPORTED);
+    lies = false;
+    must(&n, tandem_model_prepare(n.x.s, n.instance, &n.rows, 1));
+    run_net(&n);
+    check_sum(&n, 1);
+    close_side(&n.x);
+    relay_end(&liar);
     end_with_models();
 }
 
@@ -758,6 +834,7 @@ static void test_random_deaths(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_same_networks),          cmocka_unit_test(test_uniforms),      cmocka_unit_test(test_refused_runs),
+    cmocka_unit_test(test_same_are_prepared), cmocka_unit_test(test_forgotten_there),
     cmocka_unit_test(test_limits),        cmocka_unit_test(test_quota),         cmocka_unit_test(test_runs_given_up),
     cmocka_unit_test(test_worker_killed), cmocka_unit_test(test_daemon_killed), cmocka_unit_test(test_client_killed),
     cmocka_unit_test(test_killed_behind),
