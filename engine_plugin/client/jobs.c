@@ -230,8 +230,6 @@ tandem_status td_job_submit_locked(tandem_session *s, td_submission *from, tande
 
     if (status == TANDEM_OK)
         status = s->ops->submit_locked(s, job, from, ticket, why);
-    if (status == TANDEM_OK)
-        td_layers_submitted_locked(job);
     if (status != TANDEM_OK)
         note_refused_locked(s, from->desc);
     return status;

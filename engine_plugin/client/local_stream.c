@@ -229,6 +229,7 @@ tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
         job->signal->object.uses++;
         job->signal->promised = job->signal_value;
     }
+    td_layers_submitted_locked(job);
     return (uint64_t)TD_KIND_TICKET << 60 | (uint64_t)s->salt << 48 | (job->number & 0xffffffffffff);
 }
 

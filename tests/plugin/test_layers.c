@@ -109,20 +109,27 @@ static void fill(rig *r, uint32_t scene, uint32_t frame)
     }
 }
 
-static void run_one(rig *r, tandem_instance instance, float keep)
+/* How it ends; deadline_ns: 0: there is none. */
+static tandem_job_report run_until(rig *r, tandem_instance instance, float keep, uint64_t deadline_ns)
 {
     const tandem_view views[] = {{.mem = r->mem, .dtype = TANDEM_DTYPE_F16},
                                  {.mem = r->mem, .offset_bytes = X_BYTES, .dtype = TANDEM_DTYPE_F16},
                                  {.mem = r->mem, .offset_bytes = X_BYTES + Y_BYTES, .dtype = TANDEM_DTYPE_F16}};
     const tandem_job job = {.struct_bytes = sizeof job,
                             .operation = TANDEM_OPERATION_RUN,
+                            .deadline_ns = deadline_ns,
                             .op.run = {.instance = instance, .bindings = views, .binding_count = 3, .uniforms = &keep, .uniform_bytes = 4}};
     tandem_job_report report = {.struct_bytes = sizeof report};
     tandem_ticket ticket;
 
     must(r, tandem_submit(r->s, &job, &ticket));
     must(r, tandem_wait(r->s, ticket, WAIT_NS, &report));
-    assert_int_equal(report.state, TANDEM_JOB_DONE);
+    return report;
+}
+
+static void run_one(rig *r, tandem_instance instance, float keep)
+{
+    assert_int_equal(run_until(r, instance, keep, 0).state, TANDEM_JOB_DONE);
 }
 
 static tandem_layer layer_of(rig *r, tandem_instance instance)
@@ -292,6 +299,62 @@ static void test_watched(void **state)
     assert_true(layer.worst_similarity <= layer.similarity[TANDEM_PRECISION_8B]);
     assert_true(layer.similarity[TANDEM_PRECISION_4B] > 0 && layer.similarity[TANDEM_PRECISION_4B] < layer.similarity[TANDEM_PRECISION_8B]);
     assert_true(layer.similarity[TANDEM_PRECISION_F16] == 1 && layer.similarity[0] < 0);
+    close_rig(&r);
+}
+
+/* A run that is late before it begins leaves no sample, and others do. */
+static void test_late(void **state)
+{
+    tandem_instance_desc desc = plain();
+    rig r;
+
+    (void)state;
+    desc.deadlines = 1;
+    desc.sample_every = 1;
+    open_rig(&r, TANDEM_PRECISION_8B, &desc);
+    fill(&r, 0, 0);
+    assert_int_equal(run_until(&r, r.instance, 0, 1).state, TANDEM_JOB_STALE);
+    assert_int_equal(settle(&r).samples, 0);
+    assert_int_equal(sample(&r, 0).samples, 1);
+    close_rig(&r);
+}
+
+/* One run in so many has samples, also where runs are so brief that tandemd computes them at once. */
+static void test_brief(void **state)
+{
+    static const char text[] =
+        "{\"version\": 1, \"tensors\": {" TENSOR("x", "input", "F16", "16, 96") "," TENSOR("y", "output", "F16", "16, 32") "},"
+        "\"nodes\": [{\"operation\": \"attention\", \"batch\": 1, \"heads\": 1, \"kv_heads\": 1, \"q_len\": 16, \"kv_len\": 16,"
+        " \"head_dim\": 32, \"precision\": 2, \"views\": {\"q\": {\"tensor\": \"x\", \"strides\": [1536, 1536, 96]},"
+        " \"k\": {\"tensor\": \"x\", \"offset\": 32, \"strides\": [1536, 1536, 96]},"
+        " \"v\": {\"tensor\": \"x\", \"offset\": 64, \"strides\": [1536, 1536, 96]}, \"o\": \"y\"}}]}";
+    tandem_instance_desc desc = plain();
+    tandem_model model;
+    rig r;
+
+    (void)state;
+    open_rig(&r, TANDEM_PRECISION_F16, NULL);
+    network_file_remove();
+    must(&r, tandem_model_load(r.s, network_file(text), &model));
+    desc.sample_every = 10;
+    must(&r, tandem_model_instance(r.s, model, &desc, &r.instance));
+    must(&r, tandem_model_prepare(r.s, r.instance, NULL, 0));
+    fill(&r, 0, 0);
+    const tandem_view views[] = {{.mem = r.mem, .dtype = TANDEM_DTYPE_F16},
+                                 {.mem = r.mem, .offset_bytes = X_BYTES, .dtype = TANDEM_DTYPE_F16}};
+    const tandem_job job = {.struct_bytes = sizeof job,
+                            .operation = TANDEM_OPERATION_RUN,
+                            .op.run = {.instance = r.instance, .bindings = views, .binding_count = 2}};
+    for (int i = 0; i < 40; i++) {
+        tandem_job_report report = {.struct_bytes = sizeof report};
+        tandem_ticket ticket;
+
+        must(&r, tandem_submit(r.s, &job, &ticket));
+        must(&r, tandem_wait(r.s, ticket, WAIT_NS, &report));
+        assert_int_equal(report.state, TANDEM_JOB_DONE);
+        settle(&r);
+    }
+    assert_int_equal(settle(&r).samples, 4);
     close_rig(&r);
 }
 
@@ -490,7 +553,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_timing),
-        cmocka_unit_test(test_watched), cmocka_unit_test(test_steps_and_cuts), cmocka_unit_test(test_up),
+        cmocka_unit_test(test_watched), cmocka_unit_test(test_late), cmocka_unit_test(test_brief),
+        cmocka_unit_test(test_steps_and_cuts), cmocka_unit_test(test_up),
         cmocka_unit_test(test_time), cmocka_unit_test(test_ends),
     };
     const struct CMUnitTest there[] = {cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_older_daemon)};
