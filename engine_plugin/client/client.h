@@ -610,11 +610,9 @@ tandem_status td_worker_session_alias_model(tandem_session *s, tandem_session *f
 int td_worker_session_model_header(tandem_session *s, tandem_model model, uint64_t *bytes);
 /* What an instance of it has for its own. */
 uint64_t td_worker_session_state_bytes(tandem_session *s, tandem_model model);
-/* As tandem_model_instance(), with what a client asks of layers; and tandem_model_layer(). */
+/* As tandem_model_instance(), with what a client asks of layers. */
 tandem_status td_worker_session_instance(tandem_session *s, tandem_model model, const tandem_instance_desc *desc,
                                          const struct td_wire_layers *layers, tandem_instance *out);
-tandem_status td_worker_session_layer(tandem_session *s, tandem_instance instance, const uint32_t *numbers, uint32_t number_count,
-                                      uint32_t index, struct td_wire_layer *out);
 /* As tandem_model_prepare() and tandem_model_prepared(). All that is prepared for the instance may take so much; mflop: of such
  * a run. */
 typedef struct td_worker_prepared {

@@ -13,7 +13,9 @@
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
+#include "engine_plugin/client/wire_layer.h"
 #include "interop/os/file.h"
+#include "interop/os/memory.h"
 #include "kernels/model/precision_plan.h"
 
 _Static_assert((int)TD_WIRE_BINDINGS == (int)TD_GRAPH_BINDINGS, "a RUN has all of a graph's bindings");
@@ -188,17 +190,7 @@ tandem_status td_remote_layer_locked(tandem_session *s, const td_instance *insta
     const char *name = layer->node < graph->node_count ? td_graph_layer_name(graph, layer->node) : NULL;
     if (!name)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL, "tandemd tells of node %" PRIu32 ", which is no layer", layer->node);
-    *out = (tandem_layer){.node = layer->node,
-                          .precision = layer->precision,
-                          .samples = layer->samples,
-                          .changes = layer->changes,
-                          .pending = layer->pending,
-                          .heads = layer->heads,
-                          .worst_head = layer->worst_head,
-                          .worst_similarity = layer->worst_similarity,
-                          .cosine = layer->cosine,
-                          .relative_l1 = layer->relative_l1};
-    memcpy(out->similarity, layer->similarity, sizeof out->similarity);
+    td_wire_layer_get(out, layer);
     td_text(out->name, sizeof out->name, "%s", name);
     return TANDEM_OK;
 }

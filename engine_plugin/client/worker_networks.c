@@ -3,8 +3,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <string.h>
-
 #include "engine_plugin/client/network.h"
 #include "interop/wire/wire.h"
 
@@ -95,26 +93,6 @@ tandem_status td_worker_session_instance(tandem_session *s, tandem_model model, 
     own.sample_all = layers->sample_all;
     const tandem_status status = td_instance_make(s, model, &own, layers->node_count ? layers : NULL, out, why);
     return td_session_fail(s, __func__, status, why);
-}
-
-tandem_status td_worker_session_layer(tandem_session *s, tandem_instance instance, const uint32_t *numbers, uint32_t number_count,
-                                      uint32_t index, td_wire_layer *out)
-{
-    tandem_layer layer = {.struct_bytes = sizeof layer};
-    const tandem_status status = tandem_model_layer(s, instance, numbers, number_count, index, &layer);
-
-    *out = (td_wire_layer){.node = layer.node,
-                           .precision = layer.precision,
-                           .samples = layer.samples,
-                           .changes = layer.changes,
-                           .pending = layer.pending,
-                           .heads = layer.heads,
-                           .worst_head = layer.worst_head,
-                           .worst_similarity = layer.worst_similarity,
-                           .cosine = layer.cosine,
-                           .relative_l1 = layer.relative_l1};
-    memcpy(out->similarity, layer.similarity, sizeof out->similarity);
-    return status;
 }
 
 /* What an instance holds for all numbers that are prepared, and what it has for these. */

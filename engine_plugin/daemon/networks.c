@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/client/wire_layer.h"
 #include "engine_plugin/daemon/networks.h"
 #include "engine_plugin/daemon/quotas.h"
 #include "engine_plugin/daemon/replies.h"
@@ -171,21 +172,21 @@ void td_networks_on_layer(td_broker *b, td_client *c, const td_wire_instance_lay
     td_worker_request *request =
         ask_of_instance(b, c, TD_WORKER_LAYER, m->header.serial, m->instance, m->number_count, m->numbers);
 
-    if (request)
-        request->message.network.index = m->index;
+    if (!request)
+        return;
+    request->message.network.index = m->index;
+    request->message.network.layer.struct_bytes = sizeof(tandem_layer);
 }
 
 void td_networks_send_layer(td_broker *b, const td_worker_request *was, const td_worker_message *t)
 {
     td_wire_message m = td_wire_new(TD_WIRE_LAYER, was->serial);
-    const td_wire_header header = m.header;
 
     if (t->status != TANDEM_OK) {
         td_client_error(b, was->client, was->serial, 0, t->status, t->text);
         return;
     }
-    m.layer = t->network.layer;
-    m.header = header;
+    td_wire_layer_put(&m.layer, &t->network.layer);
     td_client_answered(was->client, was->serial);
     td_client_send(b, was->client, &m, NULL);
 }

@@ -727,7 +727,7 @@ static void tell_layer(worker *w, td_worker_message *t)
     tandem_session *session = w->sessions[it->worker_session].session;
     td_worker_network *n = &t->network;
 
-    t->status = td_worker_session_layer(session, it->instance, n->numbers, n->number_count, n->index, &n->layer);
+    t->status = tandem_model_layer(session, it->instance, n->numbers, n->number_count, n->index, &n->layer);
     if (t->status != TANDEM_OK)
         keep_text(session, t->text, sizeof t->text);
 }

@@ -36,7 +36,7 @@ typedef struct td_worker_network {
     td_wire_layers layers;         /* INSTANCE_CREATE, rather; else all 0 */
     uint32_t number_count, numbers[TD_WIRE_NUMBERS]; /* PREPARE, LAYER */
     uint32_t index;                /* LAYER; the answer is: */
-    td_wire_layer layer;
+    tandem_layer layer;
     uint64_t most_bytes, bytes;    /* what is prepared for that instance may take, and takes */
     double mflop;                  /* of a run */
     uint32_t record_count, chain;  /* these five as PREPARED has them */
