@@ -109,11 +109,11 @@ static td_wire_message describe_instance(const td_instance *instance)
 tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, char *why)
 {
     td_remote *r = s->remote;
-    td_wire_message m = describe_instance(instance);
     const struct td_remote_model *model = instance->model->remote;
     tandem_status status;
 
     pthread_mutex_lock(&s->lock);
+    td_wire_message m = describe_instance(instance);
     instance->connection = r->connection;
     instance->worker = r->worker;
     if (r->up && model->connection == r->connection)
