@@ -657,7 +657,7 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job);
  * memory if a way is open to the daemon's GPU; g->no_elsewhere: why the daemon does not. */
 tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, td_grounds *g, td_device_kind *device,
                              char *why);
-/* remote_models.c: what only a model of the daemon's has; others have none. */
+/* remote_models.c: what only a model of the daemon's has, there, too; others have none. Not locked, and may block. */
 void td_remote_model_free(tandem_session *s, td_model *model);
 
 /* Those of td_backend_local that are elsewhere than in local.c. */

@@ -123,6 +123,8 @@ tandem_status td_remote_load_again_locked(tandem_session *s, td_model *model, ch
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
 void td_remote_object_end(tandem_session *s, td_object *object);
+/* Has the daemon end what has this id there, by the message that does so; 0: it has none. */
+void td_remote_end(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection);
 /* share: tells the daemon of one. LOST: the connection it was told through is gone. */
 tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why);

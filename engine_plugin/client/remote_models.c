@@ -165,5 +165,7 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
 
 void td_remote_model_free(tandem_session *s, td_model *model)
 {
+    if (s->remote && model->remote)
+        td_remote_end(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection);
     td_session_free(s, model->remote, sizeof *model->remote);
 }

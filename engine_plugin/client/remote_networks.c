@@ -24,11 +24,12 @@ _Static_assert((int)TD_WIRE_NODES == (int)TD_GRAPH_NODES, "a plan has all of its
 
 /* --- Models --- */
 
-/* *fd: -1 where the daemon knows of none. */
+/* *fd: -1 where the daemon knows of none. It is mapped, and read by who believes that it stays as it is. */
 static tandem_status ask_for_graph(tandem_session *s, td_model *model, int *fd, char *why)
 {
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_GRAPH, 0);
     tandem_status status = TANDEM_OK;
+    char text[TD_WHY_BYTES / 2];
 
     *fd = -1;
     pthread_mutex_lock(&s->lock);
@@ -40,7 +41,13 @@ static tandem_status ask_for_graph(tandem_session *s, td_model *model, int *fd, 
     else
         status = td_remote_gone(s->remote, why);
     pthread_mutex_unlock(&s->lock);
-    return status;
+    if (*fd < 0)
+        return status;
+    status = td_memfd_check_sparse(*fd, m.graph.bytes, text, sizeof text);
+    if (status == TANDEM_OK)
+        return status;
+    td_fd_close(fd);
+    return td_fail(why, TD_WHY_BYTES, status, "tandemd sends a graph whose %s", text);
 }
 
 tandem_status td_remote_network_load(td_model_load *load, const tandem_model_desc *desc, char *why)

@@ -153,7 +153,7 @@ tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline,
     return td_fail(why, TD_WHY_BYTES, status, "tandemd: %s", text);
 }
 
-static void end_remote(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection)
+void td_remote_end(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection)
 {
     td_wire_message m = td_wire_new(type, 0);
     char why[TD_WHY_BYTES];
@@ -170,19 +170,16 @@ void td_remote_object_end(tandem_session *s, td_object *object)
 {
     const td_mem *mem = (const td_mem *)object;
     const td_timeline *timeline = (const td_timeline *)object;
-    const td_model *model = (const td_model *)object;
     const td_instance *instance = (const td_instance *)object;
 
     switch ((td_kind)(object->id >> 60)) {
-    case TD_KIND_MEM: end_remote(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection); break;
-    case TD_KIND_TIMELINE: end_remote(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection); break;
-    case TD_KIND_MODEL: end_remote(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection); break;
-    case TD_KIND_INSTANCE: end_remote(s, TD_WIRE_INSTANCE_DESTROY, instance->remote_id, instance->connection); break;
+    case TD_KIND_MEM: td_remote_end(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection); break;
+    case TD_KIND_TIMELINE: td_remote_end(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection); break;
+    case TD_KIND_MODEL: break; /* with what else it has there: td_remote_model_free() */
+    case TD_KIND_INSTANCE: td_remote_end(s, TD_WIRE_INSTANCE_DESTROY, instance->remote_id, instance->connection); break;
     case TD_KIND_TICKET: break;
     }
 }
-
-/* Models. */
 
 /* Of a job. */
 

@@ -3,8 +3,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine_plugin/npc/speaker.h"
 #include "tandem/npc.h"
@@ -41,7 +43,7 @@ static int set_up(void **state)
     lf_shape longer = shape;
     longer.context = 32768;
     lf_write(long_path, &longer, NULL);
-    snprintf(config, sizeof config, "backend = cpu\nclient_bytes = 64M\nmodel_dir = %s\n", here);
+    snprintf(config, sizeof config, "backend = cpu\nclient_bytes = 64M\nmodels = 3\nmodel_dir = %s\n", here);
     return group_daemon_begin(&daemon_here, "language", config);
 }
 
@@ -512,6 +514,65 @@ static void test_too_much(void **state)
     tandem_session_destroy(&s);
 }
 
+/* --- A tandemd that lies --- */
+
+static int graph_instead; /* 0: none */
+
+static void give_graph(td_wire_message *m, int fd)
+{
+    if (m->header.type == TD_WIRE_GRAPH && graph_instead)
+        assert_true(dup2(graph_instead, fd) >= 0);
+}
+
+/* A copy of the model's file, so much longer. */
+static int copy_file(int seals, off_t longer)
+{
+    const int from = open(file_path, O_RDONLY | O_CLOEXEC), to = memfd_create("graph", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    static char bytes[1 << 16];
+    off_t length = 0;
+
+    assert_true(from >= 0 && to >= 0);
+    for (ssize_t got; (got = read(from, bytes, sizeof bytes)) > 0; length += got)
+        assert_int_equal(write(to, bytes, (size_t)got), got);
+    assert_int_equal(ftruncate(to, length + longer), 0);
+    assert_int_equal(fcntl(to, F_ADD_SEALS, seals), 0);
+    close(from);
+    return to;
+}
+
+/* What it sends in the graph's place is not read, and what it has loaded for that is not kept: as often as that happens. */
+static void test_other_graphs(void **state)
+{
+    const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+    const struct {
+        int fd;
+        const char *says;
+    } others[] = {{copy_file(0, 0), "tandemd sends a graph whose descriptor has seals 0x0, must have 0xf"}, /* it could be cut */
+                  {copy_file(F_SEAL_SHRINK | F_SEAL_GROW, 0), "must have 0xf"},
+                  {copy_file(all, 1), "bytes long, must be"},
+                  {open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "is no memfd"},
+                  {open("/dev/zero", O_RDONLY | O_CLOEXEC), "is no memfd"},
+                  {open(file_path, O_RDONLY | O_CLOEXEC), "is no memfd"}};
+    tandem_model model;
+    char path[108];
+    relay liar;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s.lies", daemon_here.socket_path);
+    relay_begin(&liar, path, daemon_here.socket_path, 0, give_graph);
+    tandem_session *s = open_session_at(path);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        graph_instead = others[i].fd;
+        assert_true(graph_instead > 0);
+        must_fail(s, tandem_model_load(s, file_path, &model), TANDEM_ERROR_PROTOCOL, others[i].says);
+        close(graph_instead);
+    }
+    graph_instead = 0;
+    must(s, tandem_model_load(s, file_path, &model));
+    tandem_session_destroy(&s);
+    relay_end(&liar);
+}
+
 /* A tandemd from before there was MODEL_CREATE: characters have caches of their own, as then, and what needs it is refused. */
 static void test_older_daemon(void **state)
 {
@@ -554,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_characters),
         cmocka_unit_test(test_embeddings), cmocka_unit_test(test_embedding_worker_ends), cmocka_unit_test(test_pools),
         cmocka_unit_test(test_long_context), cmocka_unit_test(test_saved),     cmocka_unit_test(test_too_much),
+        cmocka_unit_test(test_other_graphs),
         cmocka_unit_test(test_older_daemon)};
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -263,6 +263,18 @@ tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size
                                            "descriptor is %" PRIu64 " bytes long, must be %" PRIu64, has, bytes);
 }
 
+tandem_status td_memfd_check_sparse(int fd, uint64_t bytes, char *why, size_t why_bytes)
+{
+    LARGE_INTEGER has = {0};
+
+    if (!td_handle_of(fd) || GetFileType(td_handle_of(fd)) != FILE_TYPE_DISK || !GetFileSizeEx(td_handle_of(fd), &has))
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor is no file");
+    return (uint64_t)has.QuadPart == bytes ? TANDEM_OK
+                                           : td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
+                                                     "descriptor is %" PRIu64 " bytes long, must be %" PRIu64,
+                                                     (uint64_t)has.QuadPart, bytes);
+}
+
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes)
 {
     return td_memfd_map_part(fd, 0, bytes, memory, why, why_bytes);
