@@ -94,8 +94,13 @@ static int read_options(options *o, int argc, char **argv)
 static bool find_paths(options *o, bool inherits)
 {
     if (!o->socket && !inherits) {
-        if (!td_start_socket(o->socket_path, sizeof o->socket_path))
+        char why[TD_TEXT_BYTES];
+
+        if (td_channel_default(o->socket_path, why, sizeof why) != TANDEM_OK ||
+            td_start_check_place(o->socket_path, why, sizeof why) != TANDEM_OK) {
+            td_say(TD_LOG_ERROR, "%s; mend that, or give --socket", why);
             return false;
+        }
         o->socket = o->socket_path;
     }
     o->config_given = o->config != NULL;

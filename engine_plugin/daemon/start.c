@@ -24,22 +24,14 @@ const char td_start_help[] =
     "                  (the kernel says who connects). A socket from the service manager (LISTEN_FDS) goes first\n"
     "  --config FILE   $XDG_CONFIG_HOME/tandem/tandemd.conf if not given and there\n";
 
-/* In the folder of the user's session, which must be the user's: who can write there can put another daemon in the place
- * of this one. In a folder such as /tmp (sticky) only owners can. */
-bool td_start_socket(char path[TD_CHANNEL_PATH_BYTES], size_t bytes)
+tandem_status td_start_check_place(const char *path, char *why, size_t why_bytes)
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *wrong = NULL;
+    char folder[TD_CHANNEL_PATH_BYTES];
+    const char *wrong = NULL;
     struct stat st;
 
-    if (!runtime || !*runtime) {
-        td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is not set: give --socket");
-        return false;
-    }
-    if (*runtime != '/')
-        wrong = "no absolute path";
-    else if (snprintf(path, bytes, "%s/tandem-0", runtime) >= (int)bytes)
-        wrong = "too long for a socket";
-    else if (stat(runtime, &st))
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (stat(folder, &st))
         wrong = strerror(errno);
     else if (!S_ISDIR(st.st_mode))
         wrong = "no folder";
@@ -47,9 +39,7 @@ bool td_start_socket(char path[TD_CHANNEL_PATH_BYTES], size_t bytes)
         wrong = "another user's";
     else if (st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX))
         wrong = "a folder that others can write to";
-    if (wrong)
-        td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is '%.80s': %s; mend it, or give --socket", runtime, wrong);
-    return !wrong;
+    return wrong ? td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "XDG_RUNTIME_DIR is '%.80s': %s", folder, wrong) : TANDEM_OK;
 }
 
 bool td_start_config(char *path, size_t bytes)

@@ -11,8 +11,9 @@
 /* Of --help, up to where the options are that are the same everywhere. */
 extern const char td_start_help[];
 
-/* Where to listen if nobody says. False: there is no such place, and the log says why. */
-bool td_start_socket(char path[TD_CHANNEL_PATH_BYTES], size_t bytes);
+/* Whether td_channel_default() is a place to listen at: the folder of the user's session must be the user's, as who can write there
+ * can put another daemon in the place of this one. In a folder such as /tmp (sticky) only owners can. UNSUPPORTED if it is not. */
+tandem_status td_start_check_place(const char *path, char *why, size_t why_bytes);
 /* Which configuration is read if it is there. False: none. */
 bool td_start_config(char *path, size_t bytes);
 /* Whether the service manager hands over a listener. */
