@@ -245,7 +245,7 @@ typedef enum tandem_handle {
      * as CUDA imports none. As memory of VULKAN, it has a VkBuffer, and is copied where that is. Nothing but the engine's points
      * says when who else uses it is through. Without Vulkan: map it, and give it as HOST. */
     TANDEM_HANDLE_DMA_BUF = 1,
-    TANDEM_HANDLE_WIN32 = 2      /* `win32_handle`, an OPAQUE_WIN32; UNSUPPORTED but on Windows, where this library is not yet */
+    TANDEM_HANDLE_WIN32 = 2      /* `win32_handle`, an OPAQUE_WIN32, which a GPU on Windows would share: UNSUPPORTED so far */
 } tandem_handle;
 
 typedef struct tandem_mem_desc {
