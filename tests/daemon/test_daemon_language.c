@@ -13,7 +13,7 @@
 #include "tests/kernels/llama_file.h"
 #include "tests/plugin/daemon_util.h"
 #include "tests/plugin/relay.h"
-#include "tests/session_must.h"
+#include "tests/plugin/session_must.h"
 
 enum { TOKENS = 90, PROMPT = 70 /* more than a part */, WORDS = 300 };
 

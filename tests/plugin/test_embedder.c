@@ -19,7 +19,7 @@
 
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
-#include "tests/session_must.h"
+#include "tests/plugin/session_must.h"
 
 enum { CONTEXT = 256, WORDS = 300, DIM = 64, TALKERS = 5, TEXTS = 6 };
 #define SECONDS 1000000000ull

@@ -22,7 +22,7 @@
 #include "kernels/model/json.h"
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
-#include "tests/session_must.h"
+#include "tests/plugin/session_must.h"
 
 enum { CONTEXT = 160, WORDS = 300 };
 #define SECONDS 1000000000ull

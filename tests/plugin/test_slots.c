@@ -22,7 +22,7 @@
 #include "tandem/plugin.h"
 #include "tests/kernels/llama_file.h"
 #include "tests/limits.h"
-#include "tests/session_must.h"
+#include "tests/plugin/session_must.h"
 
 enum { CONTEXT = 512, WORDS = 300, PAGE = TD_PAGE_TOKENS, MOST = 40, TOPS = 50 };
 #define SECONDS 1000000000ull

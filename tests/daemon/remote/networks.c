@@ -14,7 +14,7 @@
 #include "tests/daemon/remote/rig.h"
 #include "tests/plugin/network_util.h"
 #include "tests/plugin/relay.h"
-#include "tests/session_must.h"
+#include "tests/plugin/session_must.h"
 
 enum { X = NETWORK_X, Y = NETWORK_Y, SUM = NETWORK_SUM, CHANNELS = NETWORK_CHANNELS, MOST_ROWS = 8192 };
 

@@ -6,7 +6,7 @@
 
 #include "tests/plugin/network_util.h"
 #include "tests/plugin/session/rig.h"
-#include "tests/session_must.h"
+#include "tests/plugin/session_must.h"
 
 enum { NET_ROWS = 6, NET_ELEMENTS = NET_ROWS * NETWORK_CHANNELS, FRAMES = 3 };
 #define NET_VIEW_BYTES ((uint64_t)NET_ELEMENTS * sizeof(float))

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TD_TESTS_SESSION_MUST_H
-#define TD_TESTS_SESSION_MUST_H
+#ifndef TANDEM_TESTS_SESSION_MUST_H
+#define TANDEM_TESTS_SESSION_MUST_H
 
 #include <string.h>
 
