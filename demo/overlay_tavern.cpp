@@ -278,7 +278,7 @@ static std::string milliseconds(double value)
 
 static std::string mib(double value)
 {
-    return value < 10 ? format("%.2f", value) : format("%.0f", value);
+    return value < 10 ? format("%.1f", value) : format("%.0f", value);
 }
 
 void panel_tavern(Pen &pen, const demo_shown *s, bool brief)
@@ -317,12 +317,12 @@ void panel_tavern(Pen &pen, const demo_shown *s, bool brief)
                               .c_str());
     if (!s->pages || brief)
         return;
-    pen.row("Memory",
+    pen.row("Caches",
             format("%u of %u pages, %u slots, %s", s->pages_held, s->pages, s->slots, s->cache)
                 .c_str());
-    pen.row("That takes", format("%s MB; 8-bit %s, 4-bit %s", mib(s->all_mib[0]).c_str(),
-                                 mib(s->all_mib[1]).c_str(), mib(s->all_mib[2]).c_str())
-                              .c_str());
+    pen.row("Memory", format("%s MiB (8-bit: %s, 4-bit: %s)", mib(s->all_mib[0]).c_str(),
+                             mib(s->all_mib[1]).c_str(), mib(s->all_mib[2]).c_str())
+                          .c_str());
 }
 
 } // namespace overlay

@@ -339,8 +339,10 @@ static void test_tavern(void **state)
                             find("click somebody to talk") >= 0);
         }
     demo_shown s = some_people();
-    s.model = NULL;
     d.shown = &s;
+    build(&view, &d, 1280, 720);
+    assert_true(find("9 of 64 pages, 8 slots, 16-bit") >= 0 && find("16 MiB (8-bit: 10, 4-bit: 8.3)") >= 0);
+    s.model = NULL;
     build(&view, &d, 1280, 720);
     assert_true(find("none") >= 0 && find("tokens") < 0);
     view.help = true;
