@@ -87,7 +87,8 @@ __device__ __forceinline__ uint8_t *cache_plane(const Params &p, uint8_t *pool, 
 {
     if (!table)
         return pool;
-    return uint32_t(table[0]) < p.slots ? pool + uint64_t(uint32_t(table[0])) * TD_CACHE_SLOT_BYTES(format, dim) : nullptr;
+    const uint32_t slot = uint32_t(table[0]); /* read once, as is all that others may write to meanwhile */
+    return slot < p.slots ? pool + uint64_t(slot) * TD_CACHE_SLOT_BYTES(format, dim) : nullptr;
 }
 
 /* One of its pages; nullptr: it has none there. */
@@ -108,6 +109,7 @@ struct Append {
     uint8_t *pool;        /* the planes of its head, and pages of all */
     const int32_t *table;
     uint16_t *newest_k, *newest_v;
+    uint8_t *page; /* of the first row; nullptr: it has none */
     uint32_t row, count, position; /* of the call: the first row, how many, and where that one goes */
 
     __device__ __forceinline__ Append(const td_params_cache_append &params, uint32_t of_plane) : p(params)
@@ -147,7 +149,7 @@ struct Append {
         if (!here)
             return;
         row = uint32_t(__ffsll((long long)here)) - 1;
-        position = uint32_t(position_of(row));
+        position = uint32_t(__shfl_sync(~0u, row < 32 ? low : high, int(row % 32))); /* what was looked at, whatever it is now */
         const uint32_t page_left = append_page - position % append_page, left = p.entries - position;
         const int first = int(position) - int(row);
         const uint64_t strays = ~vote(low == first + int(lane), high == first + int(lane) + 32) >> row;
@@ -178,15 +180,9 @@ struct Append {
         uint8_t *k_scale, *v_scale;
     };
 
-    /* The page of the first row; nullptr: it has none. */
-    __device__ __forceinline__ uint8_t *page() const
-    {
-        return cache_page(p, reinterpret_cast<uint8_t *>(plane), pool, table, position / append_page, p.format, p.dim);
-    }
-
     __device__ __forceinline__ Sealed sealed() const
     {
-        uint8_t *const k = page();
+        uint8_t *const k = page;
         uint8_t *const v = k + TD_CACHE_K_BYTES(p.format, p.dim), *const k_min = v + append_page * p.dim;
 
         return {k, v, reinterpret_cast<uint16_t *>(k_min), k_min + 2 * p.dim, k_min + 3 * p.dim};
@@ -326,7 +322,8 @@ struct Append {
             return;
         find_rows();
         const int number = int(position / append_page);
-        const bool is_f16 = p.format == TD_CACHE_F16, has_page = count && page();
+        page = count ? cache_page(p, reinterpret_cast<uint8_t *>(plane), pool, table, uint32_t(number), p.format, p.dim) : nullptr;
+        const bool is_f16 = p.format == TD_CACHE_F16, has_page = page != nullptr;
         const bool has_codes = !is_f16 && has_page && number < int((p.entries - 1) / append_page); /* or will have */
         const bool is_there = count && plane->holds == number + 1;
 
@@ -334,7 +331,7 @@ struct Append {
         if (!count || (is_f16 && !has_page))
             return;
         if (is_f16) {
-            newest_k = reinterpret_cast<uint16_t *>(page());
+            newest_k = reinterpret_cast<uint16_t *>(page);
             newest_v = newest_k + append_page * p.dim;
         }
         if (threadIdx.x == 0)

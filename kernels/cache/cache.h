@@ -46,20 +46,18 @@ typedef struct td_cache_local {
 static inline unsigned char *td_cache_slot_of(unsigned char *plane, const int32_t *row,
                                               uint32_t slots, uint32_t format, uint32_t dim)
 {
-    return row[0] >= 0 && (uint32_t)row[0] < slots
-               ? plane + (uint64_t)(uint32_t)row[0] * TD_CACHE_SLOT_BYTES(format, dim)
-               : NULL;
+    const uint32_t slot = (uint32_t)row[0]; /* read once, as is all that others may write to meanwhile */
+
+    return slot < slots ? plane + (uint64_t)slot * TD_CACHE_SLOT_BYTES(format, dim) : NULL;
 }
 
 static inline unsigned char *td_cache_page_of(unsigned char *plane, const int32_t *row,
                                               uint32_t number, uint32_t slots, uint32_t pages,
                                               uint32_t format, uint32_t dim)
 {
-    const int32_t page = row[1 + number];
+    const uint32_t page = (uint32_t)row[1 + number];
 
-    return page >= 0 && (uint32_t)page < pages
-               ? plane + TD_CACHE_POOLED(slots, (uint32_t)page, format, dim)
-               : NULL;
+    return page < pages ? plane + TD_CACHE_POOLED(slots, page, format, dim) : NULL;
 }
 
 void td_cpu_cache_append(const void *params, const td_block *at);

@@ -39,11 +39,15 @@ static void find_rows(plane *of)
     const int32_t *const position = p->position + of->batch * p->position_at.stride_batch;
 
 #define POSITION(row) ((int64_t)position[(row) * p->position_at.stride_row])
-    while (of->row < p->rows && (POSITION(of->row) < 0 || POSITION(of->row) >= p->entries))
-        of->row++;
+    for (; of->row < p->rows; of->row++) {
+        const int64_t first = POSITION(of->row); /* what is used is what was looked at, whatever is there by now */
+
+        of->position = (uint32_t)first;
+        if (first >= 0 && first < p->entries)
+            break;
+    }
     if (of->row == p->rows)
         return;
-    of->position = (uint32_t)POSITION(of->row);
     while (of->row + of->count < p->rows && of->position + of->count < p->entries &&
            of->position % PAGE + of->count < PAGE &&
            POSITION(of->row + of->count) == (int64_t)of->position + of->count)
