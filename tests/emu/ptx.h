@@ -10,10 +10,12 @@
 
 #include "tests/emu/builtins.h"
 
-#define TD_HAVE_E4M3 (__CUDA_ARCH__ >= 890)
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#ifdef TD_EMU_ANY_ARCH /* see the end */
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TD_HAVE_E4M3 1
 #define TD_HAVE_WGMMA 1
 #else
+#define TD_HAVE_E4M3 (__CUDA_ARCH__ >= 890)
 #define TD_HAVE_WGMMA 0
 #endif
 #define TD_DYNAMIC_SHARED(alignment, name) uint8_t *const name = static_cast<uint8_t *>(emu::dynamic_shared())
@@ -495,3 +497,7 @@ static inline uint32_t ld_acquire(const uint32_t *p)
 #endif
 
 } // namespace td
+
+#ifdef TD_EMU_ANY_ARCH /* one object for every GPU: what would make it another one is an error */
+#pragma GCC poison __CUDA_ARCH__ __CUDA_ARCH_FEAT_SM90_ALL TD_HAVE_E4M3 TD_HAVE_WGMMA
+#endif
