@@ -14,6 +14,7 @@ import time
 import unittest
 
 import numpy as np
+import limits
 import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, f32, inputs, tool, write
 
@@ -118,7 +119,7 @@ class Words(unittest.TestCase):
         out = FOLDER / "cpu-tuning.json"
         begin = time.monotonic()
         done = tool("tune", "--backend", "cpu", "--dim", "32", "--seconds", "2", "--out", out)
-        self.assertLess(time.monotonic() - begin, 10)  # a busy machine's, of which 2 s are to be measured in
+        self.assertLess(time.monotonic() - begin, 2 * limits.WALL)  # on a busy machine, where all of it takes minutes
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"^CPU: \d+ points in \d+\.\d s; there was no time for \d+, see --seconds\nwritten to ")
         table = json.loads(out.read_text())
