@@ -16,7 +16,7 @@
 #include "kernels/cache/cache.h"
 #include "tests/kernels/kernels_util.h"
 
-enum { DIM = 64, ENTRIES = 333, PAGES = (ENTRIES + TD_CACHE_PAGE - 1) / TD_CACHE_PAGE, RUNS = 4000 };
+enum { DIM = 64, ENTRIES = 333, PAGES = (ENTRIES + TD_CACHE_PAGE - 1) / TD_CACHE_PAGE, RUNS = 1000 };
 
 typedef struct changing {
     _Atomic int32_t *word;
