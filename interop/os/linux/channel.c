@@ -45,24 +45,27 @@ static tandem_status address_of(const char *path, const char *added, struct sock
     return TANDEM_OK;
 }
 
-/* Removes a socket that a dead process left; false if there is something else. */
-static bool remove_socket(const char *path)
+/* Removes a socket that a dead process left. */
+static tandem_status remove_socket(const char *path, char *why, size_t why_bytes)
 {
     struct stat st;
 
-    return lstat(path, &st) ? errno == ENOENT : S_ISSOCK(st.st_mode) && !unlink(path);
+    return (lstat(path, &st) ? errno == ENOENT : S_ISSOCK(st.st_mode) && !unlink(path))
+               ? TANDEM_OK
+               : td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is in the way, and no socket that can be removed", path);
 }
 
 /* A listening socket that is at the path from the moment at which it can be connected to: whoever waits for the path to be there, as
  * scripts do, is never refused. */
 static tandem_status listen_at(td_listener *listener, const struct sockaddr_un *to, const char *path, char *why, size_t why_bytes)
 {
+    tandem_status status = remove_socket(path, why, why_bytes);
     struct stat st;
 
-    if (!remove_socket(path))
-        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is in the way, and no socket that can be removed", path);
-    if (!remove_socket(to->sun_path))
-        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is in the way, and no socket that can be removed", to->sun_path);
+    if (status == TANDEM_OK)
+        status = remove_socket(to->sun_path, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
     listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* The mode of the socket becomes that of its path: no moment in which others could connect. */
     if (listener->fd < 0 || fchmod(listener->fd, 0600) || bind(listener->fd, (const struct sockaddr *)to, sizeof *to))
