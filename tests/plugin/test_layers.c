@@ -109,6 +109,16 @@ static void fill(rig *r, uint32_t scene, uint32_t frame)
     }
 }
 
+static tandem_job_report end_of(rig *r, const tandem_job *job)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_ticket ticket;
+
+    must(r, tandem_submit(r->s, job, &ticket));
+    must(r, tandem_wait(r->s, ticket, WAIT_NS, &report));
+    return report;
+}
+
 /* How it ends; deadline_ns: 0: there is none. */
 static tandem_job_report run_until(rig *r, tandem_instance instance, float keep, uint64_t deadline_ns)
 {
@@ -119,12 +129,8 @@ static tandem_job_report run_until(rig *r, tandem_instance instance, float keep,
                             .operation = TANDEM_OPERATION_RUN,
                             .deadline_ns = deadline_ns,
                             .op.run = {.instance = instance, .bindings = views, .binding_count = 3, .uniforms = &keep, .uniform_bytes = 4}};
-    tandem_job_report report = {.struct_bytes = sizeof report};
-    tandem_ticket ticket;
 
-    must(r, tandem_submit(r->s, &job, &ticket));
-    must(r, tandem_wait(r->s, ticket, WAIT_NS, &report));
-    return report;
+    return end_of(r, &job);
 }
 
 static void run_one(rig *r, tandem_instance instance, float keep)
@@ -346,12 +352,7 @@ static void test_brief(void **state)
                             .operation = TANDEM_OPERATION_RUN,
                             .op.run = {.instance = r.instance, .bindings = views, .binding_count = 2}};
     for (int i = 0; i < 40; i++) {
-        tandem_job_report report = {.struct_bytes = sizeof report};
-        tandem_ticket ticket;
-
-        must(&r, tandem_submit(r.s, &job, &ticket));
-        must(&r, tandem_wait(r.s, ticket, WAIT_NS, &report));
-        assert_int_equal(report.state, TANDEM_JOB_DONE);
+        assert_int_equal(end_of(&r, &job).state, TANDEM_JOB_DONE);
         settle(&r);
     }
     assert_int_equal(settle(&r).samples, 4);
