@@ -253,14 +253,17 @@ tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t
     return *fd >= 0 ? TANDEM_OK : TANDEM_ERROR_NOMEM;
 }
 
+static tandem_status wrong_length(uint64_t has, uint64_t bytes, char *why, size_t why_bytes)
+{
+    return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor is %" PRIu64 " bytes long, must be %" PRIu64, has, bytes);
+}
+
 tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
 {
     const uint64_t has = td_handle_of(fd) ? td_section_bytes(td_handle_of(fd), FILE_MAP_WRITE) : 0;
 
     (void)fixed;
-    return has == bytes && bytes ? TANDEM_OK
-                                 : td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                                           "descriptor is %" PRIu64 " bytes long, must be %" PRIu64, has, bytes);
+    return has == bytes && bytes ? TANDEM_OK : wrong_length(has, bytes, why, why_bytes);
 }
 
 tandem_status td_memfd_check_sparse(int fd, uint64_t bytes, char *why, size_t why_bytes)
@@ -269,10 +272,7 @@ tandem_status td_memfd_check_sparse(int fd, uint64_t bytes, char *why, size_t wh
 
     if (!td_handle_of(fd) || GetFileType(td_handle_of(fd)) != FILE_TYPE_DISK || !GetFileSizeEx(td_handle_of(fd), &has))
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor is no file");
-    return (uint64_t)has.QuadPart == bytes ? TANDEM_OK
-                                           : td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                                                     "descriptor is %" PRIu64 " bytes long, must be %" PRIu64,
-                                                     (uint64_t)has.QuadPart, bytes);
+    return (uint64_t)has.QuadPart == bytes ? TANDEM_OK : wrong_length((uint64_t)has.QuadPart, bytes, why, why_bytes);
 }
 
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes)
