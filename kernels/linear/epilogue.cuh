@@ -100,27 +100,6 @@ __device__ __forceinline__ void linear_turn(float (&a)[8], const float (&turn)[8
     }
 }
 
-/* What eight sums are finished with last, either a rotation or a residual, which may be read ahead of them. */
-struct LinearAhead {
-    float more[8];
-    bool turns;
-
-    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
-    {
-        turns = false;
-        if (row >= p.rows || column >= p.outs)
-            return;
-        if (p.rotation)
-            turns = linear_load_turn(p, row, column, more);
-        else if (p.residual)
-            load_residual(p, row, column, more);
-    }
-    __device__ __forceinline__ static void load_residual(const td_params_linear &p, uint32_t row, uint32_t column, float (&x)[8])
-    {
-        load_some(x, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, int(min(p.outs - column, 8u)));
-    }
-};
-
 /* Columns from `column` on: scale, bias, activation and gate of sums a and, with a gate, b. */
 __device__ __forceinline__ void linear_gated(const td_params_linear &p, uint32_t column, int count, float (&a)[8], float (&b)[8])
 {
@@ -140,7 +119,7 @@ __device__ __forceinline__ void linear_gated(const td_params_linear &p, uint32_t
 }
 
 /* Columns `column` to `column` + 7 of a row of y, from sums a and, with a gate, b, which is overwritten: what else it takes is read when
- * it is wanted, where registers are few. */
+ * it is wanted. */
 __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
                                               float (&b)[8])
 {
@@ -152,32 +131,13 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
     if (p.rotation && linear_load_turn(p, row, column, b))
         linear_turn(a, b);
     if (p.residual) {
-        LinearAhead::load_residual(p, row, column, b);
+        load_some(b, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, count);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             a[i] += b[i];
     }
     store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
 }
-/* The same; `ahead` was loaded for these columns. */
-__device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
-                                              float (&b)[8], const LinearAhead &ahead)
-{
-    if (row >= p.rows || column >= p.outs)
-        return;
-    const int count = int(min(p.outs - column, 8u));
-
-    linear_gated(p, column, count, a, b);
-    if (ahead.turns)
-        linear_turn(a, ahead.more);
-    if (p.residual && p.rotation)
-        LinearAhead::load_residual(p, row, column, b);
-#pragma unroll
-    for (int i = 0; i < 8 && p.residual; i++)
-        a[i] += p.rotation ? b[i] : ahead.more[i];
-    store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
-}
-
 /* What eight sums are finished with where there is neither a scale nor a gate nor a rotation: read ahead of them. */
 struct LinearMore {
     float bias[8], residual[8];

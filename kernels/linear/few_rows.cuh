@@ -11,31 +11,68 @@
 
 namespace td {
 
-/* The usual case of float32 rows, which are but added to: four columns a thread, so that a warp writes long runs of them, as memory of
- * the host's across PCIe wants it, and more threads wait for what they read. */
+/* Most layers, those that p.in_quads says: four neighbours of y's columns a thread, so that with one row many share what there is to do,
+ * and little code, one behind the other. A block meets it once, and each jump to code that is not there yet takes a quarter of a
+ * microsecond. */
 struct LinearQuads {
-    __device__ __forceinline__ static bool suffices(const td_params_linear &p)
-    {
-        const uint64_t aligned = uint64_t(p.y) | uint64_t(p.residual) | uint64_t(p.y_stride | p.residual_stride) * 4;
+    float4 bias, more; /* read ahead of the sums: more is a residual, or cosines and sines */
+    uint32_t channel;  /* where those are in their row, of position `at`; only if the columns are turned */
+    int at;
+    bool turns;
 
-        return p.y_dtype == TANDEM_DTYPE_F32 && !p.gate && !p.rotation && !p.activation && !p.scale && !p.bias && p.outs % 4 == 0 &&
-               aligned % 16 == 0 && (!p.residual || p.residual_dtype == TANDEM_DTYPE_F32);
-    }
-    /* The residual of four columns. */
-    __device__ __forceinline__ static void load(const td_params_linear &p, uint32_t row, uint32_t column, float (&residual)[8])
+    __device__ __forceinline__ void aim(const td_params_linear &p, uint32_t column)
     {
-        float4 x = make_float4(0, 0, 0, 0);
-
-        if (p.residual && column < p.outs)
-            x = *reinterpret_cast<const float4 *>(static_cast<const float *>(p.residual) + row * p.residual_stride + column);
-        residual[0] = x.x, residual[1] = x.y, residual[2] = x.z, residual[3] = x.w;
+        turns = p.rotation && column < min(p.rotated_columns, p.outs);
+        channel = turns ? column % p.head_dim : 0;
+        turns = turns && channel < p.rotated_channels;
     }
-    __device__ __forceinline__ static void store(const td_params_linear &p, uint32_t row, uint32_t column, float4 sum, const float (&residual)[8])
+    __device__ __forceinline__ void look(const td_params_linear &p, uint32_t row)
     {
+        at = turns ? p.position[row] : 0;
+    }
+    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
+    {
+        if (column >= p.outs)
+            return;
+        if (p.bias)
+            bias = quad_of(p.bias, column);
         if (p.residual)
-            sum = make_float4(sum.x + residual[0], sum.y + residual[1], sum.z + residual[2], sum.w + residual[3]);
-        if (column < p.outs)
-            *reinterpret_cast<float4 *>(static_cast<float *>(p.y) + row * p.y_stride + column) = sum;
+            more = *reinterpret_cast<const float4 *>(static_cast<const float *>(p.residual) + row * p.residual_stride + column);
+        else if (turns)
+            more = quad_of(p.rotation + min(max(at, 0), int(p.positions - 1)) * p.rotation_stride, channel);
+    }
+    /* From sums a and, with a gate, b. */
+    __device__ __forceinline__ void finish(const td_params_linear &p, uint32_t row, uint32_t column, float4 a, float4 b) const
+    {
+        if (column >= p.outs)
+            return;
+        if (p.bias)
+            a = plus(a, bias);
+        if (p.activation)
+            a = make_float4(linear_swish(a.x, a.x), linear_swish(a.y, a.y), linear_swish(a.z, a.z), linear_swish(a.w, a.w));
+        if (p.gate) {
+            if (p.bias)
+                b = plus(b, quad_of(p.bias, p.outs + column));
+            a = make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+        }
+        if (turns)
+            a = make_float4(a.x * more.x - a.y * more.y, a.x * more.y + a.y * more.x, a.z * more.z - a.w * more.w, a.z * more.w + a.w * more.z);
+        if (p.residual)
+            a = plus(a, more);
+        const int64_t to = row * p.y_stride + column;
+        const bool bf16 = p.y_dtype == TANDEM_DTYPE_BF16;
+        if (p.y_dtype == TANDEM_DTYPE_F32)
+            *reinterpret_cast<float4 *>(static_cast<float *>(p.y) + to) = a;
+        else
+            *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(p.y) + to) = make_uint2(pack_pair(bf16, a.x, a.y), pack_pair(bf16, a.z, a.w));
+    }
+    __device__ __forceinline__ static float4 plus(float4 a, float4 b)
+    {
+        return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+    }
+    __device__ __forceinline__ static float4 quad_of(const void *x, uint32_t first)
+    {
+        return __ldg(reinterpret_cast<const float4 *>(static_cast<const float *>(x) + first));
     }
 };
 
@@ -46,23 +83,32 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     static constexpr int bytes = Warps * 8 * Columns * stride * 4; /* [warp][row of x][16 rows of w] floats */
 
     const td_params_linear &p;
-    const uint32_t share, octets, across, first_row, count, first_column;
-    const bool in_quads;
-    LinearAhead ahead;
+    const uint32_t share, across, first_row, rows, first_column; /* of a block's columns of y: octets `across`, a power of two */
+    LinearQuads ahead;
 
     /* group: of the tiles that a block has at a time; rows of x from the first on. */
-    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t group, uint32_t first_of_rows, uint32_t rows)
-        : p(all), share(all.tile_warps), octets(all.gate ? 1 : 2), across(Warps / all.tile_warps * octets), first_row(first_of_rows), count(across * rows),
-          first_column(group * across * 8), in_quads(LinearQuads::suffices(all))
+    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t group, uint32_t first_of_rows, uint32_t count)
+        : p(all), share(all.tile_warps), across(Warps / all.tile_warps * (all.gate ? 1 : 2)), first_row(first_of_rows), rows(count),
+          first_column(group * across * 8)
     {
+        if (has_first())
+            ahead.aim(p, first_column + column_of(threadIdx.x));
     }
-    /* Reads ahead what this thread's first sums are finished with. */
+    /* Of thread i of those that have four columns each. */
+    __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return i >> __ffs(int(across)); }
+    __device__ __forceinline__ uint32_t column_of(uint32_t i) const { return i % (2 * across) * 4; }
+    __device__ __forceinline__ bool has_first() const { return HasRoom && p.in_quads && threadIdx.x < rows * (2 * across); }
+
+    /* Reads ahead what this thread's first sums are finished with: look() where that is, as far as the kernel ahead may have written it. */
+    __device__ __forceinline__ void look()
+    {
+        if (has_first())
+            ahead.look(p, first_row + row_of(threadIdx.x));
+    }
     __device__ __forceinline__ void begin()
     {
-        if (HasRoom && in_quads && threadIdx.x < 2 * count)
-            LinearQuads::load(p, first_row + threadIdx.x / (2 * across), first_column + threadIdx.x % (2 * across) * 4, ahead.more);
-        if (HasRoom && !in_quads && threadIdx.x < count)
-            ahead.load(p, first_row + threadIdx.x / across, first_column + threadIdx.x % across * 8);
+        if (has_first())
+            ahead.load(p, first_row + row_of(threadIdx.x), first_column + column_of(threadIdx.x));
     }
     __device__ __forceinline__ void put(const float (&c)[Columns][4], float *sums) const
     {
@@ -74,18 +120,24 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
             for (int e = 0; e < 4; e++)
                 at[(8 * column + e % 2) * stride + e / 2 * 8] = c[column][e];
     }
-    /* Four sums of all warps of a tile. */
+    /* Four sums of all warps of a tile, in the order of warps, of which there are a power of two. */
     __device__ __forceinline__ float4 take4(const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
     {
-        const float *at = sums + (tile * share * 8 * Columns + row) * stride + first;
+        const float *const at = sums + (tile * share * 8 * Columns + row) * stride + first;
         float4 all = *reinterpret_cast<const float4 *>(at);
 
-#pragma unroll 1
-        for (uint32_t i = 1; i < share; i++) {
-            const float4 more = *reinterpret_cast<const float4 *>(at + i * (8 * Columns * stride));
+#pragma unroll
+        for (uint32_t half = 1; half < Warps; half *= 2)
+            if (share > half) {
+                float4 more[Warps / 2];
 
-            all = make_float4(all.x + more.x, all.y + more.y, all.z + more.z, all.w + more.w);
-        }
+#pragma unroll
+                for (uint32_t i = 0; i < half; i++)
+                    more[i] = *reinterpret_cast<const float4 *>(at + (half + i) * (8 * Columns * stride));
+#pragma unroll
+                for (uint32_t i = 0; i < half; i++)
+                    all = LinearQuads::plus(all, more[i]);
+            }
         return all;
     }
     __device__ __forceinline__ void take(float (&a)[8], const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
@@ -98,28 +150,34 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     /* Once all have put theirs. */
     __device__ __forceinline__ void finish(const float *sums)
     {
-        if (in_quads)
+        if (p.in_quads)
             finish_quads(sums);
         else
             finish_octets(sums);
     }
     __device__ __forceinline__ void finish_quads(const float *sums)
     {
-        for (uint32_t i = threadIdx.x; i < 2 * count; i += 32 * Warps) {
-            const uint32_t row = i / (2 * across), at = i % (2 * across) * 4;
+        const uint32_t tile_log2 = p.gate ? 3 : 4; /* a tile's columns of y; then b's are the eight behind them */
 
-            if (!HasRoom || i != threadIdx.x)
-                LinearQuads::load(p, first_row + row, first_column + at, ahead.more);
-            LinearQuads::store(p, first_row + row, first_column + at, take4(sums, at / 16, row, at % 16), ahead.more);
+        for (uint32_t i = threadIdx.x; i < rows * (2 * across); i += 32 * Warps) {
+            const uint32_t row = row_of(i), at = column_of(i), tile = at >> tile_log2, first = at & 15u >> (4 - tile_log2);
+
+            if (!HasRoom || i != threadIdx.x) {
+                ahead.aim(p, first_column + at);
+                ahead.look(p, first_row + row);
+                ahead.load(p, first_row + row, first_column + at);
+            }
+            const float4 a = take4(sums, tile, row, first), b = p.gate ? take4(sums, tile, row, first + 8) : a;
+            ahead.finish(p, first_row + row, first_column + at, a, b);
         }
     }
-    __device__ __forceinline__ void finish_octets(const float *sums)
+    __device__ __forceinline__ void finish_octets(const float *sums) const
     {
-        for (uint32_t i = threadIdx.x; i < count; i += 32 * Warps) {
-            const uint32_t row = i / across, octet = i % across, tile = octet / octets, column = first_column + octet * 8;
+        for (uint32_t i = threadIdx.x; i < rows * across; i += 32 * Warps) {
+            const uint32_t row = row_of(2 * i), octet = i % across, tile = p.gate ? octet : octet / 2;
             float x[8], y[8];
 
-            take(x, sums, tile, row, octets == 2 ? octet % 2 * 8 : 0);
+            take(x, sums, tile, row, p.gate ? 0 : octet % 2 * 8);
             if (p.gate)
                 take(y, sums, tile, row, 8);
             if (p.gate == TANDEM_GATE_PAIRS) {
@@ -130,9 +188,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
                 for (int e = 0; e < 8; e++)
                     x[e] = even[e], y[e] = odd[e];
             }
-            if (!HasRoom || i != threadIdx.x)
-                ahead.load(p, first_row + row, column);
-            linear_finish(p, first_row + row, column, x, y, ahead);
+            linear_finish(p, first_row + row, first_column + octet * 8, x, y);
         }
     }
 };

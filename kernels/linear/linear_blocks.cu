@@ -315,6 +315,7 @@ template <int Weights, int Columns, bool Bf16> __device__ __forceinline__ void l
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
+    rows.look();
     rows.begin();
     b.sum(c, next);
     __syncthreads(); /* sums lie where weights were */

@@ -256,6 +256,7 @@ __device__ __forceinline__ void linear_tiles(const td_params_linear &p, const ui
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
+    rows.look();
     source.make();
     rows.begin();
     products.sum(c, ring);

@@ -420,6 +420,26 @@ static uint32_t shorter(const tandem_linear *l, const td_target *target, uint32_
     return size;
 }
 
+/* Whether it can be read, or written, four elements at a time. */
+static bool is_quads(const tandem_view *view)
+{
+    return is_aligned(view, 4 * td_dtype_of(view->dtype).bytes) && view->stride_row % 4 == 0;
+}
+
+static bool is_f32_quads(const tandem_view *view)
+{
+    return view->dtype == TANDEM_DTYPE_NONE || (view->dtype == TANDEM_DTYPE_F32 && is_quads(view));
+}
+
+/* See td_params_linear.in_quads. */
+static bool finishes_in_quads(const tandem_linear *l, const td_params_linear *p)
+{
+    const bool is_usual = l->activation == TANDEM_ACTIVATION_NONE || l->activation == TANDEM_ACTIVATION_SILU;
+    return is_usual && l->scale.dtype == TANDEM_DTYPE_NONE && l->gate != TANDEM_GATE_PAIRS && l->outs % 4 == 0 &&
+           (l->residual.dtype == TANDEM_DTYPE_NONE || l->rotation.dtype == TANDEM_DTYPE_NONE) && p->y_stride % 4 == 0 &&
+           is_quads(&l->y) && is_f32_quads(&l->bias) && is_f32_quads(&l->residual) && is_f32_quads(&l->rotation);
+}
+
 static td_record *build_skinny(td_builder *at, const td_target *target, const tandem_linear *l, const tandem_linear *whole,
                                td_params_linear *p)
 {
@@ -433,6 +453,7 @@ static td_record *build_skinny(td_builder *at, const td_target *target, const ta
     }
     const sharing by = sharing_of(p->weights);
     p->tile_warps = tile_warps(l, target, by);
+    p->in_quads = finishes_in_quads(l, p);
     uint32_t rows = 16 * by.warps / p->tile_warps, groups = 1;
     uint64_t blocks = ((uint64_t)w_rows(l) + rows - 1) / rows;
     const uint32_t other = p->weights >= TD_LINEAR_TILES ? shorter(l, target, p->weights, size, blocks) : size;

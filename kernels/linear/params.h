@@ -61,7 +61,8 @@ typedef struct td_params_linear {
     uint32_t rotated_columns; /* of y, from the first on: whole heads */
     uint32_t tile_warps;  /* of `linear_blocks` and `linear_tiles` */
     uint32_t tile_blocks; /* of `linear_tiles`: that have all of w; as many more have the rows of x behind those of the entry. 0: none */
-    uint32_t reserved;
+    uint32_t in_quads; /* of the same: four neighbours of y's columns are finished at once, as there is but what float4 can read: a bias, a
+                        * residual and a table of rotations that are aligned for it, no scale, no gate by pairs, SiLU alone, and y is aligned */
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk
