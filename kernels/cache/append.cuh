@@ -28,14 +28,20 @@ __device__ __forceinline__ uint16_t float_to_half(float x)
     return uint16_t(cvt_f16x2(0.0f, x));
 }
 
-/* An element as fp16. */
-__device__ __forceinline__ uint16_t half_of(const void *x, uint32_t dtype, int64_t at)
+/* Two neighbours, as they are in memory; and as fp16. */
+__device__ __forceinline__ uint2 load_two(const void *x, uint32_t dtype, int64_t at)
 {
-    const uint16_t bits = dtype == TANDEM_DTYPE_F32 ? 0 : static_cast<const uint16_t *>(x)[at];
+    if (dtype == TANDEM_DTYPE_F32)
+        return make_uint2(static_cast<const uint32_t *>(x)[at], static_cast<const uint32_t *>(x)[at + 1]);
+    return make_uint2(static_cast<const uint16_t *>(x)[at], static_cast<const uint16_t *>(x)[at + 1]);
+}
 
-    return float_to_half(dtype == TANDEM_DTYPE_F32    ? static_cast<const float *>(x)[at]
-                         : dtype == TANDEM_DTYPE_BF16 ? __uint_as_float(uint32_t(bits) << 16)
-                                                      : half_to_float(bits));
+__device__ __forceinline__ uint32_t halves_of(uint2 two, uint32_t dtype)
+{
+    if (dtype == TANDEM_DTYPE_F16)
+        return cvt_f16x2(half_to_float(two.y), half_to_float(two.x));
+    const int bits = dtype == TANDEM_DTYPE_BF16 ? 16 : 0; /* as float32 has them */
+    return cvt_f16x2(__uint_as_float(two.y << bits), __uint_as_float(two.x << bits));
 }
 
 /* E5M3 upwards, of what is not negative; NaN where it is not finite. */
@@ -102,7 +108,8 @@ __device__ __forceinline__ uint8_t *cache_page(const Params &p, uint8_t *plane, 
     return at < p.pages ? pool + TD_CACHE_POOLED(p.slots, at, format, dim) : nullptr;
 }
 
-struct Append {
+/* Dim, Format: p's, where they are known; else 0 and -1. */
+template <int Dim = 0, int Format = -1> struct Append {
     const td_params_cache_append &p;
     uint32_t batch, head;
     td_cache_head *plane; /* nullptr: none */
@@ -110,7 +117,11 @@ struct Append {
     const int32_t *table;
     uint16_t *newest_k, *newest_v;
     uint8_t *page; /* of the first row; nullptr: it has none */
+    bool has_codes; /* that page, or will have */
     uint32_t row, count, position; /* of the call: the first row, how many, and where that one goes */
+
+    __device__ __forceinline__ uint32_t dim() const { return Dim ? uint32_t(Dim) : p.dim; }
+    __device__ __forceinline__ uint32_t format() const { return Format >= 0 ? uint32_t(Format) : p.format; }
 
     __device__ __forceinline__ Append(const td_params_cache_append &params, uint32_t of_plane) : p(params)
     {
@@ -118,11 +129,20 @@ struct Append {
         head = of_plane - batch * p.heads;
         pool = p.cache + row_at(p.cache_at, p.table ? 0 : batch, head, 0);
         table = p.table ? p.table + batch * p.table_stride : nullptr;
-        uint8_t *const bytes = cache_plane(p, pool, table, p.format, p.dim);
-
+        begin(cache_plane(p, pool, table, format(), dim()));
+    }
+    /* What somebody has found. */
+    __device__ __forceinline__ Append(const td_params_cache_append &params, uint32_t of_batch, uint32_t of_head, uint8_t *its_plane,
+                                      uint8_t *its_pool, const int32_t *its_table)
+        : p(params), batch(of_batch), head(of_head), pool(its_pool), table(its_table)
+    {
+        begin(its_plane);
+    }
+    __device__ __forceinline__ void begin(uint8_t *bytes)
+    {
         plane = reinterpret_cast<td_cache_head *>(bytes);
         newest_k = reinterpret_cast<uint16_t *>(bytes + TD_CACHE_HEAD_BYTES);
-        newest_v = newest_k + append_page * p.dim;
+        newest_v = newest_k + append_page * dim();
     }
 
     __device__ __forceinline__ int position_of(uint32_t of) const
@@ -158,19 +178,37 @@ struct Append {
         count = min(count, min(page_left, left));
     }
 
+    /* Two channels of a row, as they are in memory. */
+    struct Pair {
+        uint2 k, v;
+    };
+    __device__ __forceinline__ static Pair load(const td_params_cache_append &p, uint32_t batch, uint32_t head, uint32_t row, uint32_t pair)
+    {
+        return {load_two(p.k, p.k_dtype, row_at(p.k_at, batch, head, row) + 2 * pair),
+                load_two(p.v, p.v_dtype, row_at(p.v_at, batch, head, row) + 2 * pair)};
+    }
+    /* A call's only row: of each thread a pair, if there are so many. */
+    __device__ __forceinline__ static Pair load_row(const td_params_cache_append &p, uint32_t batch, uint32_t head)
+    {
+        static_assert(Dim && Dim / 2 <= int(append_threads), "a thread has no more than a pair");
+        return threadIdx.x < Dim / 2 ? load(p, batch, head, 0, threadIdx.x) : Pair{};
+    }
+    __device__ __forceinline__ void put(const Pair &x, uint32_t pair, uint32_t key) const
+    {
+        const uint32_t v = halves_of(x.v, p.v_dtype);
+        uint16_t *const to = newest_v + (key / 2 * dim() + 2 * pair) * 2 + key % 2;
+
+        *reinterpret_cast<uint32_t *>(newest_k + (pair * append_page + key) * 2) = halves_of(x.k, p.k_dtype);
+        to[0] = uint16_t(v), to[2] = uint16_t(v >> 16);
+    }
     __device__ __forceinline__ void put_rows() const
     {
-        const uint32_t pairs = p.dim / 2;
+        const uint32_t pairs = dim() / 2;
 
         for (uint32_t i = threadIdx.x; i < count * pairs; i += append_threads) {
-            const uint32_t of = i / pairs, pair = i - of * pairs, key = position % append_page + of;
-            const int64_t k = row_at(p.k_at, batch, head, row + of) + 2 * pair;
-            const int64_t v = row_at(p.v_at, batch, head, row + of) + 2 * pair;
-            uint16_t *const to_k = newest_k + (pair * append_page + key) * 2;
-            uint16_t *const to_v = newest_v + (key / 2 * p.dim + 2 * pair) * 2 + key % 2;
+            const uint32_t of = i / pairs, pair = i - of * pairs;
 
-            to_k[0] = half_of(p.k, p.k_dtype, k), to_k[1] = half_of(p.k, p.k_dtype, k + 1);
-            to_v[0] = half_of(p.v, p.v_dtype, v), to_v[2] = half_of(p.v, p.v_dtype, v + 1);
+            put(load(p, batch, head, row + of, pair), pair, position % append_page + of);
         }
     }
 
@@ -183,17 +221,17 @@ struct Append {
     __device__ __forceinline__ Sealed sealed() const
     {
         uint8_t *const k = page;
-        uint8_t *const v = k + TD_CACHE_K_BYTES(p.format, p.dim), *const k_min = v + append_page * p.dim;
+        uint8_t *const v = k + TD_CACHE_K_BYTES(format(), dim()), *const k_min = v + append_page * dim();
 
-        return {k, v, reinterpret_cast<uint16_t *>(k_min), k_min + 2 * p.dim, k_min + 3 * p.dim};
+        return {k, v, reinterpret_cast<uint16_t *>(k_min), k_min + 2 * dim(), k_min + 3 * dim()};
     }
 
     /* Two channels, of which a quad's thread has keys 16 j + 4 q and the three behind that. */
     __device__ __forceinline__ void seal_keys(const Sealed &to, uint32_t pair) const
     {
         const uint32_t q = threadIdx.x % 4;
-        const bool is_k4 = p.format == TD_CACHE_K4;
-        const float most = TD_CACHE_K_MOST(p.format);
+        const bool is_k4 = format() == TD_CACHE_K4;
+        const float most = TD_CACHE_K_MOST(format());
         uint32_t x[4][4], word[4] = {0, 0, 0, 0};
         float least[2], scale[2];
 
@@ -254,13 +292,13 @@ struct Append {
     /* A channel, whose keys one thread has, or two that are neighbours. */
     __device__ __forceinline__ void seal_values(const Sealed &to) const
     {
-        const uint32_t threads = append_threads / p.dim, c = threadIdx.x / threads;
+        const uint32_t threads = append_threads / dim(), c = threadIdx.x / threads;
         const uint32_t pairs = append_page / 2 / threads, first = threadIdx.x % threads * pairs;
-        const uint32_t *const from = reinterpret_cast<const uint32_t *>(newest_v) + first * p.dim + c;
+        const uint32_t *const from = reinterpret_cast<const uint32_t *>(newest_v) + first * dim() + c;
         uint32_t most = 0; /* without signs fp16 is in the order of its bits */
 
         for (uint32_t i = 0; i < pairs; i++) {
-            const uint32_t word = from[i * p.dim] & 0x7fff7fffu;
+            const uint32_t word = from[i * dim()] & 0x7fff7fffu;
 
             most = max(most, max(word & 0xffff, word >> 16));
         }
@@ -273,11 +311,11 @@ struct Append {
         if (first == 0)
             to.v_scale[c] = e5m3;
         for (uint32_t i = 0; i < pairs; i++) {
-            const uint32_t word = from[i * p.dim];
+            const uint32_t word = from[i * dim()];
             const uint32_t low = e4m3_of(__fmul_rn(half_to_float(word & 0xffff), inverse));
             const uint32_t high = e4m3_of(__fmul_rn(half_to_float(word >> 16), inverse));
 
-            reinterpret_cast<uint16_t *>(to.v)[(first + i) * p.dim + c] = uint16_t(low | high << 8);
+            reinterpret_cast<uint16_t *>(to.v)[(first + i) * dim() + c] = uint16_t(low | high << 8);
         }
     }
 
@@ -285,7 +323,7 @@ struct Append {
     {
         const Sealed to = sealed();
 
-        for (uint32_t pair = threadIdx.x / 4; pair < p.dim / 2; pair += append_threads / 4)
+        for (uint32_t pair = threadIdx.x / 4; pair < dim() / 2; pair += append_threads / 4)
             seal_keys(to, pair);
         seal_values(to);
     }
@@ -296,11 +334,11 @@ struct Append {
         const Sealed from = sealed();
         const uint32_t before = position % append_page;
 
-        for (uint32_t i = threadIdx.x; i < before * p.dim; i += append_threads) {
-            const uint32_t j = i / p.dim, c = i - j * p.dim;
-            const uint32_t k_at = (c / 2 * append_page + j) * 2 + c % 2, v_at = (j / 2 * p.dim + c) * 2 + j % 2;
+        for (uint32_t i = threadIdx.x; i < before * dim(); i += append_threads) {
+            const uint32_t j = i / dim(), c = i - j * dim();
+            const uint32_t k_at = (c / 2 * append_page + j) * 2 + c % 2, v_at = (j / 2 * dim() + c) * 2 + j % 2;
             const uint32_t words = c / 2 * 16 + j % 16, nibble = c % 2 * 16 + j / 16 * 4;
-            const uint32_t code = p.format == TD_CACHE_K4 ? reinterpret_cast<const uint32_t *>(from.k)[words] >> nibble & 15
+            const uint32_t code = format() == TD_CACHE_K4 ? reinterpret_cast<const uint32_t *>(from.k)[words] >> nibble & 15
                                                           : from.k[k_at];
             const float k = __fmul_rn(float(int(code)), scale_of(from.k_scale[c]));
 
@@ -316,34 +354,61 @@ struct Append {
             plane->tickets[i] = 0;
     }
 
+    /* Makes the first row's page the newest; whether it can be written. All threads. */
+    __device__ __forceinline__ bool turn_to_page()
+    {
+        const int number = int(position / append_page);
+
+        page = cache_page(p, reinterpret_cast<uint8_t *>(plane), pool, table, uint32_t(number), format(), dim());
+        if (format() == TD_CACHE_F16) {
+            has_codes = false;
+            newest_k = reinterpret_cast<uint16_t *>(page);
+            newest_v = newest_k + append_page * dim();
+            if (page && threadIdx.x == 0)
+                plane->holds = number + 1;
+            return page != nullptr;
+        }
+        const bool is_there = plane->holds == number + 1;
+
+        has_codes = page && number < int((p.entries - 1) / append_page);
+        __syncthreads(); /* all have read what it holds */
+        if (threadIdx.x == 0)
+            plane->holds = number + 1;
+        if (position % append_page && !is_there && has_codes)
+            unseal();
+        return true;
+    }
+
+    __device__ __forceinline__ void seal_full() const
+    {
+        if (position % append_page + count != append_page || !has_codes)
+            return;
+        __syncthreads();
+        seal();
+    }
+
     __device__ __forceinline__ void append()
     {
         if (!plane)
             return;
         find_rows();
-        const int number = int(position / append_page);
-        page = count ? cache_page(p, reinterpret_cast<uint8_t *>(plane), pool, table, uint32_t(number), p.format, p.dim) : nullptr;
-        const bool is_f16 = p.format == TD_CACHE_F16, has_page = page != nullptr;
-        const bool has_codes = !is_f16 && has_page && number < int((p.entries - 1) / append_page); /* or will have */
-        const bool is_there = count && plane->holds == number + 1;
-
-        __syncthreads(); /* all have read what it holds */
-        if (!count || (is_f16 && !has_page))
+        if (!count || !turn_to_page())
             return;
-        if (is_f16) {
-            newest_k = reinterpret_cast<uint16_t *>(page);
-            newest_v = newest_k + append_page * p.dim;
-        }
-        if (threadIdx.x == 0)
-            plane->holds = number + 1;
-        if (position % append_page && !is_there && has_codes)
-            unseal();
         put_rows();
-        __syncthreads();
-        if (position % append_page + count == append_page && has_codes)
-            seal();
+        seal_full();
+    }
+    /* A call's only row, which goes there. */
+    __device__ __forceinline__ void append_row(const Pair &x, int to)
+    {
+        if (!plane || uint32_t(to) >= p.entries)
+            return;
+        row = 0, count = 1, position = uint32_t(to);
+        if (!turn_to_page())
+            return;
+        if (threadIdx.x < dim() / 2)
+            put(x, threadIdx.x, position % append_page);
+        seal_full();
     }
 };
 
 } // namespace td
-

@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(TD_CACHE_APPEND_THREADS)
         stop = *p.verdict != TD_VERDICT_COMMITTED;
     if (__syncthreads_or(stop))
         return;
-    td::Append at(p, blockIdx.x);
+    td::Append<> at(p, blockIdx.x);
 
     at.clear_tickets();
     at.append();

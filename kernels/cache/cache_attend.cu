@@ -55,7 +55,8 @@ __device__ __forceinline__ void load_scales(float (&to)[8], const uint8_t *from)
     }
 }
 
-template <Codes Kind, int Dim> struct Attend {
+/* OneRow: each sequence has one. */
+template <Codes Kind, int Dim, bool OneRow> struct Attend {
     static constexpr int rows = int(TD_CACHE_TILE), page = int(TD_CACHE_PAGE), warps = int(TD_CACHE_CHUNK);
     static constexpr int steps = Dim / 16; /* of Q K^T: four pairs of channels each thread's two */
     static constexpr int blocks = Dim / 64; /* of channels of V */
@@ -84,14 +85,16 @@ template <Codes Kind, int Dim> struct Attend {
     uint8_t *plane; /* its head and newest page; nullptr: none */
     uint8_t *pool;  /* of pages that all of its head have */
     const int32_t *table; /* nullptr: it has pages of its own */
+    int asked;       /* where the only row of a sequence is said to be */
     int position[2]; /* of rows g and g + 8; -1: none */
     int last;        /* of all of the tile */
+    uint32_t rows_of_q[2][2 * steps];
 
     __device__ __forceinline__ Attend(const td_params_cache_attend &params, Shared &of) : p(params), shared(of)
     {
         const uint32_t of_plane = blockIdx.x / p.spans;
 
-        tiles = (p.rows * p.group + rows - 1) / rows;
+        tiles = OneRow ? 1 : (p.rows * p.group + rows - 1) / rows;
         span = blockIdx.x - of_plane * p.spans;
         const uint32_t number = of_plane / tiles;
         tile = of_plane - number * tiles;
@@ -102,38 +105,60 @@ template <Codes Kind, int Dim> struct Attend {
         warp = int(threadIdx.x / 32);
         table = p.table ? p.table + batch * p.table_stride : nullptr;
         pool = p.cache + row_at(p.cache_at, table ? 0 : batch, kv_head, 0);
+    }
+    /* What kernels ahead of this one may have written: Q, and where rows and pages are. */
+    __device__ __forceinline__ void look()
+    {
+        load_q();
+        if (OneRow)
+            asked = p.position[batch * p.position_at.stride_batch];
         plane = cache_plane(p, pool, table, format, Dim);
-        position[0] = position_of(g);
-        position[1] = position_of(g + 8);
-        last = max(position[0], position[1]);
+        if constexpr (OneRow) {
+            last = place_of(asked);
 #pragma unroll
-        for (int apart = 4; apart < 32; apart *= 2)
-            last = max(last, __shfl_xor_sync(~0u, last, apart));
+            for (int half = 0; half < 2; half++)
+                position[half] = token_of(g + 8 * half) ? -1 : last;
+        } else {
+            position[0] = position_of(g);
+            position[1] = position_of(g + 8);
+            last = max(position[0], position[1]);
+#pragma unroll
+            for (int apart = 4; apart < 32; apart *= 2)
+                last = max(last, __shfl_xor_sync(~0u, last, apart));
+        }
     }
 
     __device__ __forceinline__ uint32_t token_of(int row) const
     {
-        return (tile * rows + row) / p.group;
+        if constexpr (OneRow)
+            return uint32_t(row) >= p.group;
+        else
+            return (tile * rows + row) / p.group;
     }
 
     __device__ __forceinline__ uint32_t head_of(int row) const
     {
-        return kv_head * p.group + (tile * rows + row) % p.group;
+        if constexpr (OneRow)
+            return kv_head * p.group + row;
+        else
+            return kv_head * p.group + (tile * rows + row) % p.group;
+    }
+
+    /* Of a position as it is asked for; -1: none. */
+    __device__ __forceinline__ int place_of(int position_asked) const
+    {
+        return position_asked < 0 || !plane ? -1 : min(position_asked, int(p.entries) - 1);
     }
 
     __device__ __forceinline__ int position_of(int row) const
     {
         const uint32_t token = token_of(row);
 
-        if (token >= p.rows || !plane)
-            return -1;
-        const int at = p.position[batch * p.position_at.stride_batch + token * p.position_at.stride_row];
-
-        return at < 0 ? -1 : min(at, int(p.entries) - 1);
+        return token < p.rows && plane ? place_of(p.position[batch * p.position_at.stride_batch + token * p.position_at.stride_row]) : -1;
     }
 
     /* Channels of this thread's of both its rows, as steps take them. */
-    __device__ __forceinline__ void load_q(uint32_t (&x)[2][2 * steps]) const
+    __device__ __forceinline__ void load_q()
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -146,8 +171,8 @@ template <Codes Kind, int Dim> struct Attend {
             for (int i = 0; i < steps / 2; i++) {
                 const uint4 words = there ? __ldg(reinterpret_cast<const uint4 *>(from) + i) : make_uint4(0, 0, 0, 0);
 
-                x[half][4 * i] = words.x, x[half][4 * i + 1] = words.y;
-                x[half][4 * i + 2] = words.z, x[half][4 * i + 3] = words.w;
+                rows_of_q[half][4 * i] = words.x, rows_of_q[half][4 * i + 1] = words.y;
+                rows_of_q[half][4 * i + 2] = words.z, rows_of_q[half][4 * i + 3] = words.w;
             }
         }
     }
@@ -204,9 +229,6 @@ template <Codes Kind, int Dim> struct Attend {
     /* Dot products of all rows with a page's keys. */
     template <Codes Of> __device__ __forceinline__ void multiply_q_k(float (&s)[8][4], const uint8_t *k, const uint8_t *scales) const
     {
-        uint32_t rows_of_q[2][2 * steps];
-
-        load_q(rows_of_q);
 #pragma unroll
         for (int i = 0; i < 32; i++)
             s[i / 4][i % 4] = 0.0f;
@@ -262,30 +284,56 @@ template <Codes Kind, int Dim> struct Attend {
         }
     }
 
-    /* Eight channels of a pair of keys, as fp16; of keys from `end` on nothing counts. */
-    template <Codes Of> __device__ __forceinline__ void load_values(uint32_t (&x)[8], const uint8_t *v, int pair, int channel, int end) const
-    {
-        if constexpr (Of == Codes::f16) {
-            const uint32_t mask = 2 * pair + 1 < end ? ~0u : 2 * pair < end ? 0xffffu : 0u;
+    /* Eight channels of a pair of keys, as they are in memory; */
+    template <Codes Of> struct Values {
+        static constexpr int words = Of == Codes::f16 ? 2 : 1;
+        uint4 x[words];
 
+        __device__ __forceinline__ void load(const uint8_t *v, int pair, int channel)
+        {
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint4 four = __ldcg(reinterpret_cast<const uint4 *>(v + (pair * Dim + channel) * 4) + i);
-
-                x[4 * i] = four.x & mask, x[4 * i + 1] = four.y & mask;
-                x[4 * i + 2] = four.z & mask, x[4 * i + 3] = four.w & mask;
-            }
-        } else {
-            const uint4 four = __ldg(reinterpret_cast<const uint4 *>(v + (pair * Dim + channel) * 2));
-            const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                x[i] = spread_e4m3(__byte_perm(words[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
+            for (int i = 0; i < words; i++)
+                x[i] = Of == Codes::f16 ? __ldcg(reinterpret_cast<const uint4 *>(v + (pair * Dim + channel) * 4) + i)
+                                        : __ldg(reinterpret_cast<const uint4 *>(v + (pair * Dim + channel) * 2));
         }
-    }
+        /* and as fp16; of keys from `end` on nothing counts. */
+        __device__ __forceinline__ void get(uint32_t (&to)[8], int pair, int end) const
+        {
+            if constexpr (Of == Codes::f16) {
+                const uint32_t mask = 2 * pair + 1 < end ? ~0u : 2 * pair < end ? 0xffffu : 0u;
 
-    template <Codes Of> __device__ __forceinline__ void multiply_p_v(float (&o)[8 * blocks][4], const float (&s)[8][4], const uint8_t *v, int end) const
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    to[4 * i] = x[i].x & mask, to[4 * i + 1] = x[i].y & mask;
+                    to[4 * i + 2] = x[i].z & mask, to[4 * i + 3] = x[i].w & mask;
+                }
+            } else {
+                const uint32_t in[4] = {x[0].x, x[0].y, x[0].z, x[0].w};
+
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    to[i] = spread_e4m3(__byte_perm(in[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
+            }
+        }
+    };
+
+    /* Those of a page that are read beside its keys, where there are registers for all of them: of step s, half b [2 s + b]. */
+    template <Codes Of> struct AheadValues {
+        static constexpr bool all = blocks == 1;
+        Values<Of> of[all ? 8 : 1];
+
+        __device__ __forceinline__ void load(const Attend &at, const uint8_t *v)
+        {
+#pragma unroll
+            for (int i = 0; i < 8 && all; i++)
+                of[i].load(v, at.template pair_of<Of>(i / 2, i % 2), 8 * at.g);
+            __syncwarp(); /* or they are read when they are wanted */
+        }
+    };
+
+    template <Codes Of>
+    __device__ __forceinline__ void multiply_p_v(float (&o)[8 * blocks][4], const float (&s)[8][4], const uint8_t *v, const AheadValues<Of> &ahead,
+                                                 int end) const
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -297,8 +345,14 @@ template <Codes Kind, int Dim> struct Attend {
                 uint32_t x[2][8];
 
 #pragma unroll
-                for (int b = 0; b < 2; b++)
-                    load_values<Of>(x[b], v, pair_of<Of>(i, b), 64 * u + 8 * g, end);
+                for (int b = 0; b < 2; b++) {
+                    const int pair = pair_of<Of>(i, b);
+                    Values<Of> values = ahead.of[ahead.all ? 2 * i + b : 0];
+
+                    if (!ahead.all)
+                        values.load(v, pair, 64 * u + 8 * g);
+                    values.get(x[b], pair, end);
+                }
 #pragma unroll
                 for (int t = 0; t < 8; t++)
                     mma_f16(o[8 * u + t], a, x[0][t], x[1][t]);
@@ -311,14 +365,16 @@ template <Codes Kind, int Dim> struct Attend {
     {
         const uint8_t *const v = k + (Of == Codes::f16 ? page * Dim * 2 : int(TD_CACHE_K_BYTES(format, Dim)));
         int end = max(limit[0], limit[1]);
+        AheadValues<Of> ahead;
         float s[8][4];
 
+        ahead.load(*this, v);
 #pragma unroll
         for (int apart = 4; apart < 32 && Of == Codes::f16; apart *= 2)
             end = max(end, __shfl_xor_sync(~0u, end, apart));
         multiply_q_k<Of>(s, k, v + page * Dim);
         soften<Of>(s, limit, m, l);
-        multiply_p_v<Of>(o, s, v, end);
+        multiply_p_v<Of>(o, s, v, ahead, end);
     }
 
     /* nullptr: there is none, and nobody attends to it. */
@@ -327,13 +383,14 @@ template <Codes Kind, int Dim> struct Attend {
         return cache_page(p, plane, pool, table, uint32_t(number), format, Dim);
     }
 
-    /* This warp's page of a chunk, into shared memory: as codes for rows behind it; or, as all rows
+    /* This warp's page of a chunk, if it has one, into shared memory: as codes for rows behind it; or, as all rows
      * are to be of one page, which then is this one, as fp16. To pages of fp16 all rows attend. */
     __device__ __forceinline__ void sum(uint32_t chunk) const
     {
         const int number = int(chunk) * warps + warp;
-        const bool counts = plane && number <= last / page && last >= 0;
-        const uint8_t *const k = counts ? page_of(number) : nullptr;
+        if (number > last / page)
+            return;
+        const uint8_t *const k = page_of(number);
         float o[8 * blocks][4], m[2] = {-CUDART_INF_F, -CUDART_INF_F}, l[2] = {0.0f, 0.0f};
         int own[2], behind[2];
 
@@ -387,15 +444,16 @@ template <Codes Kind, int Dim> struct Attend {
         }
     }
 
-    __device__ __forceinline__ static void clear(Sums &all)
+    /* Of the first keys: `from` leads to this thread's channels. */
+    __device__ __forceinline__ static void begin(Sums &all, const float4 *from, float m, float l)
     {
 #pragma unroll
         for (int i = 0; i < fours; i++)
-            all.o[i] = make_float4(0, 0, 0, 0);
-        all.m = -CUDART_INF_F, all.l = 0.0f;
+            all.o[i] = from[8 * i];
+        all.m = m, all.l = l;
     }
 
-    /* Sums of other keys, behind those so far: `from` leads to this thread's channels. */
+    /* Of other keys, behind those so far. */
     __device__ __forceinline__ static void fold(Sums &all, const float4 *from, float m, float l)
     {
         const float top = fmaxf(all.m, m), base = top == -CUDART_INF_F ? 0.0f : top;
@@ -419,19 +477,19 @@ template <Codes Kind, int Dim> struct Attend {
         return reinterpret_cast<float4 *>(&shared.o[w][threadIdx.x / 8 * pitch + threadIdx.x % 8 * 4]);
     }
 
-    /* A chunk's, of all warps. */
+    /* A chunk's, of all warps that have a page. */
     __device__ __forceinline__ Sums chunk_sums(uint32_t chunk) const
     {
-        const int row = int(threadIdx.x / 8);
+        const int row = int(threadIdx.x / 8), pages = last / page + 1 - int(chunk) * warps;
         Sums all;
 
-        clear(all);
         sum(chunk);
         __syncthreads();
+        begin(all, channels_of(0), shared.m[0][row], shared.l[0][row]);
 #pragma unroll
-        for (int w = 0; w < warps; w++)
-            fold(all, channels_of(w), shared.m[w][row], shared.l[w][row]);
-        __syncthreads();
+        for (int w = 1; w < warps; w++)
+            if (w < pages)
+                fold(all, channels_of(w), shared.m[w][row], shared.l[w][row]);
         return all;
     }
 
@@ -491,16 +549,19 @@ template <Codes Kind, int Dim> struct Attend {
     {
         Sums all;
 
-        clear(all);
 #pragma unroll 1
         for (uint32_t chunk = 0; chunk < chunks; chunk++) {
             const float *const from = part_of(chunk);
+            const float m = __ldcg(from + Dim), l = __ldcg(from + Dim + 1);
             float4 x[8 * fours];
 
 #pragma unroll
             for (int i = 0; i < fours; i++)
                 x[8 * i] = __ldcg(reinterpret_cast<const float4 *>(from) + threadIdx.x % 8 + 8 * i);
-            fold(all, x, __ldcg(from + Dim), __ldcg(from + Dim + 1));
+            if (chunk)
+                fold(all, x, m, l);
+            else
+                begin(all, x, m, l);
         }
         return all;
     }
@@ -527,26 +588,32 @@ template <Codes Kind, int Dim> struct Attend {
     {
         return uint32_t(last / page + 1 + warps - 1) / warps;
     }
-    /* Of this block's chunks. */
+    /* Of this block's chunks; where no row has a place there are no keys. */
     __device__ __forceinline__ Sums all_sums(uint32_t chunks) const
     {
-        Sums all;
+        Sums all = {};
 
-        clear(all);
-        keep(all);
+        all.m = -CUDART_INF_F;
 #pragma unroll 1
-        for (uint32_t chunk = span; chunk < (last < 0 ? 0 : p.spans > 1 ? span + 1 : chunks); chunk++) {
-            const Sums one = chunk_sums(chunk);
-            float4 x[8 * fours];
+        for (uint32_t chunk = span; last >= 0;) {
+            Sums one = chunk_sums(chunk);
+
+            if (chunk == span) {
+                all = one;
+            } else {
+                float4 x[8 * fours];
 
 #pragma unroll
-            for (int i = 0; i < fours; i++)
-                x[8 * i] = one.o[i];
-            take_back(all);
-            fold(all, x, one.m, one.l);
+                for (int i = 0; i < fours; i++)
+                    x[8 * i] = one.o[i];
+                take_back(all);
+                fold(all, x, one.m, one.l);
+            }
+            if (p.spans > 1 || ++chunk >= chunks)
+                break;
             keep(all);
+            __syncthreads(); /* all have read what the next one's sums take the place of */
         }
-        take_back(all);
         return all;
     }
     __device__ __forceinline__ void finish(Sums &all, uint32_t chunks) const
@@ -560,34 +627,43 @@ template <Codes Kind, int Dim> struct Attend {
         write(all);
     }
 
-    __device__ __forceinline__ void attend(bool stop) const
+    /* Those who stop are counted, too: no tickets are left for the next run. */
+    __device__ __forceinline__ void give_up(uint32_t chunks) const
     {
+        if (p.spans > 1 && chunks > 1)
+            is_last(chunks);
+    }
+
+    __device__ __forceinline__ void attend(bool stop)
+    {
+        look();
         const uint32_t chunks = chunks_of_all();
 
         if (span && span >= chunks)
             return;
         Sums all = all_sums(chunks);
-        if (!__syncthreads_or(stop))
+        if (__syncthreads_or(stop))
+            give_up(chunks);
+        else
             finish(all, chunks);
     }
-    /* The same behind a row, which who has its page appends. Those who stop are counted, too: no tickets are left for the next run. */
-    __device__ __forceinline__ void step(const td_params_cache_append &row, bool stop) const
+    /* The same behind a row, which who has its page appends. */
+    __device__ __forceinline__ void step(const td_params_cache_append &row, bool stop)
     {
+        using Row = Append<Dim, int(format)>;
+        const typename Row::Pair pair = Row::load_row(row, batch, kv_head);
+
+        look();
         const uint32_t chunks = chunks_of_all();
 
         if (span && span >= chunks)
             return;
         if (__syncthreads_or(stop)) {
-            if (p.spans > 1 && chunks > 1)
-                is_last(chunks);
+            give_up(chunks);
             return;
         }
         if (p.spans == 1 || span + 1 == chunks) {
-            Append at(row, batch * p.kv_heads + kv_head);
-
-            if (chunks <= 1) /* then nobody counts */
-                at.clear_tickets();
-            at.append();
+            Row(row, batch, kv_head, plane, pool, table).append_row(pair, asked);
             __syncthreads();
         }
         Sums all = all_sums(chunks);
@@ -598,21 +674,25 @@ template <Codes Kind, int Dim> struct Attend {
 template <Codes Kind, int Dim> __device__ __forceinline__ void cache_attend(const td_params_cache_attend &p)
 {
     TD_DYNAMIC_SHARED(16, bytes);
+    using Of = Attend<Kind, Dim, false>;
+    Of of(p, *reinterpret_cast<typename Of::Shared *>(bytes));
     const bool stop = threadIdx.x == 0 && is_set(p.cancel);
 
     wait_for_previous();
     launch_dependents();
-    Attend<Kind, Dim>(p, *reinterpret_cast<typename Attend<Kind, Dim>::Shared *>(bytes)).attend(stop);
+    of.attend(stop);
 }
 
 template <Codes Kind, int Dim> __device__ __forceinline__ void cache_step(const td_params_cache_step &p)
 {
     TD_DYNAMIC_SHARED(16, bytes);
+    using Of = Attend<Kind, Dim, true>;
+    Of of(p.attend, *reinterpret_cast<typename Of::Shared *>(bytes));
     const bool stop = threadIdx.x == 0 && is_set(p.attend.cancel);
 
     wait_for_previous();
     launch_dependents();
-    Attend<Kind, Dim>(p.attend, *reinterpret_cast<typename Attend<Kind, Dim>::Shared *>(bytes)).step(p.append, stop);
+    of.step(p.append, stop);
 }
 
 } // namespace td
