@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/commit.h"
 #include "kernels/linear/codes.h"
+#include "kernels/linear/forms.h"
 #include "kernels/linear/linear.h"
 #include "kernels/tiles.h"
 
@@ -30,11 +31,6 @@ enum {
 
 /* --- What it is --- */
 
-static uint32_t w_rows(const tandem_linear *l)
-{
-    return l->gate ? 2 * l->outs : l->outs;
-}
-
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 {
     const tandem_linear *l = &op->linear;
@@ -42,9 +38,9 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     shape[2] = l->rows;
     shape[3] = view == X ? l->ins : l->outs;
     if (view == W)
-        shape[2] = w_rows(l), shape[3] = l->ins;
+        shape[2] = td_linear_w_rows(l), shape[3] = l->ins;
     else if (view == SCALE || view == BIAS)
-        shape[2] = 1, shape[3] = w_rows(l);
+        shape[2] = 1, shape[3] = td_linear_w_rows(l);
     else if (view == ROTATION)
         shape[2] = l->positions, shape[3] = l->rotated_channels;
     else if (view == POSITION)
@@ -149,9 +145,6 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 
 /* --- Which kernel --- */
 
-#define KERNEL(entry_) {.name = entry_, .entry = entry_}
-#define KERNELS(name) {KERNEL("linear_f16_" name), KERNEL("linear_bf16_" name)}
-
 /* How a kernel cuts y: blocks of so many rows, and columns as rows of w. */
 typedef struct block_form {
     td_kernel kernels[2]; /* of F16 and BF16 */
@@ -169,15 +162,15 @@ typedef struct block_form {
 #define DIRECT_BYTES(columns, channels, slots) ((slots) * (columns) * 2u * (channels) + (slots) * 24u)
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
 static const block_form forms[] = {
-    {KERNELS("wgmma_128x256"), 128, 256, 384, true, false, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
-    {KERNELS("wgmma_128x128"), 128, 128, 384, true, false, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
-    {KERNELS("wgmma_64x64"), 64, 64, 160, true, false, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
-    {KERNELS("direct_256x128"), 256, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
-    {KERNELS("direct_128x128"), 128, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
-    {KERNELS("inline_64x64"), 64, 64, 256, false, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
-    {KERNELS("few_16x32"), 16, 32, 256, false, true, 0, 0.5f, 0.07f, 0.2f},
-    {KERNELS("few_32x32"), 32, 32, 256, false, true, 0, 0.9f, 0.065f, 0.2f},
-    {KERNELS("few_32x64"), 32, 64, 256, false, true, 0, 0.7f, 0.13f, 0.2f},
+    {TD_LINEAR_KERNELS("wgmma_128x256"), 128, 256, 384, true, false, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
+    {TD_LINEAR_KERNELS("wgmma_128x128"), 128, 128, 384, true, false, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
+    {TD_LINEAR_KERNELS("wgmma_64x64"), 64, 64, 160, true, false, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
+    {TD_LINEAR_KERNELS("direct_256x128"), 256, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
+    {TD_LINEAR_KERNELS("direct_128x128"), 128, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
+    {TD_LINEAR_KERNELS("inline_64x64"), 64, 64, 256, false, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
+    {TD_LINEAR_KERNELS("few_16x32"), 16, 32, 256, false, true, 0, 0.5f, 0.07f, 0.2f},
+    {TD_LINEAR_KERNELS("few_32x32"), 32, 32, 256, false, true, 0, 0.9f, 0.065f, 0.2f},
+    {TD_LINEAR_KERNELS("few_32x64"), 32, 64, 256, false, true, 0, 0.7f, 0.13f, 0.2f},
 };
 static const float launch_us = 1.5f;
 /* With small tiles many blocks read the same, at most so much a microsecond from L2; and what does not stay there takes so many
@@ -188,42 +181,18 @@ enum { FORMS = sizeof forms / sizeof *forms };
 enum { MMA = FORMS, SKINNY = FORMS + 1, AUTO = UINT32_MAX };
 
 /* By td_linear_weights. */
-static const td_kernel mma_kernels[TD_LINEAR_TILES][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
-                                                            KERNELS("mma_q4_0"),  KERNELS("mma_q4_1"), KERNELS("mma_q4_k"),
-                                                            KERNELS("mma_q6_k"),  KERNELS("mma_q5_k")};
-/* For up to 8, 16, 32 and 64 rows. */
-#define SKINNY(name) {KERNELS(name "_1"), KERNELS(name "_2"), KERNELS(name "_4"), KERNELS(name "_8")}
-static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("skinny_dense"), SKINNY("blocks_int8"), SKINNY("blocks_q8_0"),
-                                                                  SKINNY("blocks_q4_0"),  SKINNY("blocks_q4_1"), SKINNY("blocks_q4_k"),
-                                                                  SKINNY("blocks_q6_k"),  SKINNY("blocks_q5_k"), SKINNY("tiles_q8_0"),
-                                                                  SKINNY("tiles_q4_0"),   SKINNY("tiles_q4_1"),  SKINNY("tiles_q4_k"),
-                                                                  SKINNY("tiles_q6_k"),   SKINNY("tiles_q5_k")};
-/* Of weights in tiles, from TD_LINEAR_TILES on, of up to 8 rows. */
-#define NORMED(of) {.name = "linear_normed_" of, .entry = "linear_f16_normed_" of}
-static const td_kernel normed_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES] = {NORMED("q8_0"), NORMED("q4_0"), NORMED("q4_1"),
-                                                                              NORMED("q4_k"), NORMED("q6_k"), NORMED("q5_k")};
-/* For up to 32 and 64 rows, of the format that leaves registers for it: Q8_0 in tiles. */
-static const td_kernel pairs_kernels[2][2] = {KERNELS("pairs_q8_0_4"), KERNELS("pairs_q8_0_8")};
+static const td_kernel mma_kernels[TD_LINEAR_TILES][2] = {TD_LINEAR_KERNELS("mma_dense"), TD_LINEAR_KERNELS("mma_int8"), TD_LINEAR_KERNELS("mma_q8_0"),
+                                                            TD_LINEAR_KERNELS("mma_q4_0"),  TD_LINEAR_KERNELS("mma_q4_1"), TD_LINEAR_KERNELS("mma_q4_k"),
+                                                            TD_LINEAR_KERNELS("mma_q6_k"),  TD_LINEAR_KERNELS("mma_q5_k")};
 /* Of weights in tiles, from TD_LINEAR_TILES on. */
-static const td_kernel unpack_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES][2] = {KERNELS("unpack_q8_0"), KERNELS("unpack_q4_0"),
-                                                                                 KERNELS("unpack_q4_1"), KERNELS("unpack_q4_k"),
-                                                                                 KERNELS("unpack_q6_k"), KERNELS("unpack_q5_k")};
-
-/* Where a view begins, as far as that is known: modulo 16. */
-static bool is_aligned(const tandem_view *view, uint32_t to)
-{
-    return view->offset_bytes % to == 0;
-}
-
-static bool x_is_wide(const tandem_linear *l)
-{
-    return is_aligned(&l->x, 16) && l->x.stride_row % 8 == 0 && l->ins % 8 == 0;
-}
+static const td_kernel unpack_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES][2] = {TD_LINEAR_KERNELS("unpack_q8_0"), TD_LINEAR_KERNELS("unpack_q4_0"),
+                                                                                 TD_LINEAR_KERNELS("unpack_q4_1"), TD_LINEAR_KERNELS("unpack_q4_k"),
+                                                                                 TD_LINEAR_KERNELS("unpack_q6_k"), TD_LINEAR_KERNELS("unpack_q5_k")};
 
 /* Strides of tensor maps are below 2^40 bytes. */
 static bool suits_wgmma(const tandem_linear *l)
 {
-    return l->w.dtype == l->x.dtype && x_is_wide(l) && is_aligned(&l->w, 16) && l->w.stride_row % 8 == 0 &&
+    return l->w.dtype == l->x.dtype && td_linear_x_is_wide(l) && td_linear_is_aligned(&l->w, 16) && l->w.stride_row % 8 == 0 &&
            l->x.stride_row < INT64_C(1) << 38 && l->w.stride_row < INT64_C(1) << 38 && l->x.stride_row >= l->ins &&
            l->w.stride_row >= l->ins;
 }
@@ -231,7 +200,7 @@ static bool suits_wgmma(const tandem_linear *l)
 /* Bytes from row to row have 32 bits. */
 static bool suits_few(const tandem_linear *l)
 {
-    return l->w.dtype == l->x.dtype && x_is_wide(l) && is_aligned(&l->w, 16) && l->w.stride_row % 8 == 0 && l->x.stride_row >= 0 &&
+    return l->w.dtype == l->x.dtype && td_linear_x_is_wide(l) && td_linear_is_aligned(&l->w, 16) && l->w.stride_row % 8 == 0 && l->x.stride_row >= 0 &&
            l->w.stride_row >= 0 && l->x.stride_row < INT64_C(1) << 31 && l->w.stride_row < INT64_C(1) << 31;
 }
 
@@ -242,14 +211,14 @@ static bool suits(const tandem_linear *l, const block_form *form)
 
 static uint64_t tiles_of(const tandem_linear *l, uint32_t rows, uint32_t columns)
 {
-    return (((uint64_t)l->rows + rows - 1) / rows) * (((uint64_t)w_rows(l) + columns - 1) / columns);
+    return (((uint64_t)l->rows + rows - 1) / rows) * (((uint64_t)td_linear_w_rows(l) + columns - 1) / columns);
 }
 
 /* Whether a kernel's last step is a plain one: tiles of so many columns. */
 static bool is_just_cast(const tandem_linear *l, uint32_t columns)
 {
-    return l->scale.dtype == TANDEM_DTYPE_NONE && l->bias.dtype == TANDEM_DTYPE_NONE && l->rotation.dtype == TANDEM_DTYPE_NONE && l->residual.dtype == TANDEM_DTYPE_NONE &&
-           !l->activation && !l->gate && l->outs % columns == 0 && is_aligned(&l->y, 16) && l->y.stride_row % 8 == 0;
+    return l->scale.dtype == TANDEM_DTYPE_NONE && l->bias.dtype == TANDEM_DTYPE_NONE && l->rotation.dtype == TANDEM_DTYPE_NONE &&
+           l->residual.dtype == TANDEM_DTYPE_NONE && !l->activation && !l->gate && l->outs % columns == 0 && td_linear_is_aligned(&l->y, 16) && l->y.stride_row % 8 == 0;
 }
 
 /* Whether a target has it. */
@@ -264,7 +233,7 @@ static double form_us(const block_form *it, const tandem_linear *l, const td_tar
     const uint64_t at_once = td_multiprocessors(target), tiles = tiles_of(l, it->rows, it->columns);
     const uint64_t waves = (tiles + at_once - 1) / at_once;
     const double steps = (l->ins + 63) / 64, finish = is_just_cast(l, it->columns) ? 0 : (double)it->finish_us;
-    const double far = it->few && 2e-6 * w_rows(l) * l->ins > few_near_mb ? few_far : 1;
+    const double far = it->few && 2e-6 * td_linear_w_rows(l) * l->ins > few_near_mb ? few_far : 1;
     const double alone = (double)waves * ((double)it->tile_us + finish + far * steps * (double)it->step_us);
     const double fetched_mb = it->few ? (double)tiles * steps * (it->rows + it->columns) * 128e-6 : 0;
     const double together = (double)it->tile_us + finish + fetched_mb / few_mb_a_us;
@@ -293,15 +262,6 @@ static uint32_t best_form(const tandem_linear *whole, const td_target *target, u
         }
     }
     return best;
-}
-
-/* But for how many rows there are. */
-static bool suits_skinny(const tandem_linear *l)
-{
-    const uint32_t to = l->w.dtype == l->x.dtype ? 16 : l->w.dtype == TANDEM_DTYPE_I8 ? 8 : 2;
-    if (l->x.stride_row < 0 || l->x.stride_row > INT32_MAX / 2 / TD_LINEAR_SKINNY_MOST) /* places in x have 32 bits */
-        return false;
-    return x_is_wide(l) && is_aligned(&l->w, to) && (to != 16 || l->w.stride_row % 8 == 0);
 }
 
 /* --- Plans --- */
@@ -341,7 +301,7 @@ static td_record *build_form(td_builder *at, const block_form *it, const td_targ
     td_record *record;
     if (it->maps) {
         all.x_map = (td_tensor_map){p->ins, p->rows, (uint64_t)p->x_stride * 2, 64, it->rows, p->dtype, {0}};
-        all.w_map = (td_tensor_map){p->ins, w_rows(l), (uint64_t)p->w_stride, 64, it->columns / TD_LINEAR_BOXES, p->dtype, {0}};
+        all.w_map = (td_tensor_map){p->ins, td_linear_w_rows(l), (uint64_t)p->w_stride, 64, it->columns / TD_LINEAR_BOXES, p->dtype, {0}};
         record = td_build_record(at, kernel, grid, &all, sizeof all);
         td_build_map(at, record, offsetof(td_params_linear_tma, x_map), X);
         if (w.offset == TD_ABSENT)
@@ -356,131 +316,15 @@ static td_record *build_form(td_builder *at, const block_form *it, const td_targ
     return record;
 }
 
-const td_kernel *td_linear_normed_kernel(const td_record *record)
-{
-    for (uint32_t i = TD_LINEAR_TILES; i < TD_LINEAR_WEIGHTS; i++)
-        if (record->kernel == &skinny_kernels[i][0][0])
-            return &normed_kernels[i - TD_LINEAR_TILES];
-    return NULL;
-}
-
-/* Which of the kernels for up to 8, 16, 32 and 64 rows. */
-static uint32_t skinny_size(const tandem_linear *whole)
-{
-    return whole->rows <= 8 ? 0 : whole->rows <= 16 ? 1 : whole->rows <= 32 ? 2 : 3;
-}
-
-/* How warps share tiles of 16 rows of w: so many a block and, by registers, a multiprocessor; in runs of so many channels. */
-typedef struct sharing {
-    uint32_t warps, at_once, run;
-} sharing;
-
-static sharing sharing_of(uint32_t weights)
-{
-    if (weights >= TD_LINEAR_TILES)
-        return (sharing){TD_LINEAR_TILES_WARPS, 16, 128};
-    return (sharing){TD_LINEAR_BLOCKS_WARPS(weights), 24, TD_LINEAR_BLOCKS_RUN(weights)};
-}
-
-/* Warps of a block that share a tile: of one to all those that take least time, which goes by rounds of blocks, and by a warp's runs and
- * as much as two of them for the rest. */
-static uint32_t tile_warps(const tandem_linear *l, const td_target *target, sharing by)
-{
-    const uint64_t tiles = ((uint64_t)w_rows(l) + 15) / 16, runs = (l->ins + by.run - 1) / by.run;
-    const uint64_t at_once = by.at_once / by.warps * td_multiprocessors(target);
-    uint64_t least = UINT64_MAX;
-    uint32_t best = 1;
-    for (uint32_t share = 1; share <= by.warps; share *= 2) {
-        const uint64_t blocks = (tiles * share + by.warps - 1) / by.warps, rounds = (blocks + at_once - 1) / at_once;
-        const uint64_t time = rounds * ((runs + share - 1) / share + 2);
-        if (time < least) {
-            least = time;
-            best = share;
-        }
-    }
-    return best;
-}
-
-/* Whether warps have two tiles each: with many rows of x, where multiprocessors, which have a block at a time then, take no longer for
- * half of the blocks. */
-static bool takes_pairs(uint32_t weights, uint32_t size, uint64_t blocks, const td_target *target)
-{
-    const uint64_t at_once = td_multiprocessors(target), rounds = (blocks + at_once - 1) / at_once;
-    return size >= 2 && weights == TD_LINEAR_TILES && 2 * (((blocks + 1) / 2 + at_once - 1) / at_once) <= rounds;
-}
-
-/* Weights in tiles, where blocks are few: multiprocessors that were idle take some of the rows of x. The kernel for so few rows, if all
- * blocks are at work at once then; by registers, of the lighter formats' shortest a multiprocessor has two. */
-static uint32_t shorter(const tandem_linear *l, const td_target *target, uint32_t weights, uint32_t size, uint64_t blocks)
-{
-    const bool is_light = weights <= TD_LINEAR_TILES + TD_LINEAR_Q4_0 - TD_LINEAR_Q8_0 || target->sm == 90;
-    for (uint32_t i = 0; i < size; i++)
-        if (blocks * ((l->rows + (8u << i) - 1) / (8u << i)) <= (i == 0 && is_light ? 2 : 1) * td_multiprocessors(target))
-            return i;
-    return size;
-}
-
-/* Whether it can be read, or written, four elements at a time. */
-static bool is_quads(const tandem_view *view)
-{
-    return is_aligned(view, 4 * td_dtype_of(view->dtype).bytes) && view->stride_row % 4 == 0;
-}
-
-static bool is_f32_quads(const tandem_view *view)
-{
-    return view->dtype == TANDEM_DTYPE_NONE || (view->dtype == TANDEM_DTYPE_F32 && is_quads(view));
-}
-
-/* See td_params_linear.in_quads. */
-static bool finishes_in_quads(const tandem_linear *l, const td_params_linear *p)
-{
-    const bool is_usual = l->activation == TANDEM_ACTIVATION_NONE || l->activation == TANDEM_ACTIVATION_SILU;
-    return is_usual && l->scale.dtype == TANDEM_DTYPE_NONE && l->gate != TANDEM_GATE_PAIRS && l->outs % 4 == 0 &&
-           (l->residual.dtype == TANDEM_DTYPE_NONE || l->rotation.dtype == TANDEM_DTYPE_NONE) && p->y_stride % 4 == 0 &&
-           is_quads(&l->y) && is_f32_quads(&l->bias) && is_f32_quads(&l->residual) && is_f32_quads(&l->rotation);
-}
-
-static td_record *build_skinny(td_builder *at, const td_target *target, const tandem_linear *l, const tandem_linear *whole,
-                               td_params_linear *p)
-{
-    const uint32_t size = skinny_size(whole), tiles = size ? 2 : 1;
-    const td_kernel *kernel = &skinny_kernels[p->weights][size][p->dtype == TANDEM_DTYPE_BF16];
-    td_record *record;
-    if (p->weights == TD_LINEAR_DENSE) {
-        record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + 16 * tiles - 1) / (16 * tiles), p, sizeof *p);
-        record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS(1u << size);
-        return record;
-    }
-    const sharing by = sharing_of(p->weights);
-    p->tile_warps = tile_warps(l, target, by);
-    p->in_quads = finishes_in_quads(l, p);
-    uint32_t rows = 16 * by.warps / p->tile_warps, groups = 1;
-    uint64_t blocks = ((uint64_t)w_rows(l) + rows - 1) / rows;
-    const uint32_t other = p->weights >= TD_LINEAR_TILES ? shorter(l, target, p->weights, size, blocks) : size;
-    if (other < size) {
-        kernel = &skinny_kernels[p->weights][other][p->dtype == TANDEM_DTYPE_BF16];
-        groups = (l->rows + (8u << other) - 1) / (8u << other);
-        p->tile_blocks = groups > 1 ? (uint32_t)blocks : 0;
-    } else if (takes_pairs(p->weights, size, blocks, target)) {
-        kernel = &pairs_kernels[size - 2][p->dtype == TANDEM_DTYPE_BF16];
-        blocks = (blocks + 1) / 2;
-    }
-    record = td_build_record(at, kernel, blocks * groups, p, sizeof *p);
-    record->block[0] = 32 * by.warps;
-    if (p->weights < TD_LINEAR_TILES)
-        record->shared_bytes = TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights);
-    return record;
-}
-
 /* Weights in tiles made dense, in scratch. */
 static td_place build_unpacked(td_builder *at, const td_target *target, const tandem_linear *l)
 {
     const uint32_t chunk = td_dtype_of(l->w.dtype).elements, chunks_a_block = TD_LINEAR_UNPACK_THREADS / 64;
-    const uint64_t chunks = (uint64_t)w_rows(l) / TD_WEIGHT_ROWS * (l->ins / chunk);
+    const uint64_t chunks = (uint64_t)td_linear_w_rows(l) / TD_WEIGHT_ROWS * (l->ins / chunk);
     const td_kernel *kernel = &unpack_kernels[td_linear_weights_of(l->w.dtype) - TD_LINEAR_TILES][l->x.dtype == TANDEM_DTYPE_BF16];
-    const td_place dense = td_build_take(at, true, (unsigned __int128)w_rows(l) * l->ins * 2);
+    const td_place dense = td_build_take(at, true, (unsigned __int128)td_linear_w_rows(l) * l->ins * 2);
     const td_params_linear_unpack params = {
-        .w_rows = w_rows(l), .ins = l->ins, .w_is_constant = target->constant_views >> W & 1};
+        .w_rows = td_linear_w_rows(l), .ins = l->ins, .w_is_constant = target->constant_views >> W & 1};
     td_record *record = td_build_record(at, kernel, (chunks + chunks_a_block - 1) / chunks_a_block, &params, sizeof params);
     record->block[0] = TD_LINEAR_UNPACK_THREADS;
     if (at->overlaps)
@@ -513,12 +357,12 @@ static uint32_t choose(const tandem_linear *asked, const td_target *target, uint
     tandem_linear dense = *asked;
     const tandem_linear *whole = &dense;
     if (td_dtype_is_tiles(asked->w.dtype)) {
-        if (suits_skinny(asked) && asked->rows <= TD_LINEAR_SKINNY_MOST)
+        if (td_linear_suits_few_rows(asked) && asked->rows <= TD_LINEAR_SKINNY_MOST)
             return SKINNY;
-        dense.w = tandem_view_dense(0, 0, asked->x.dtype, 1, w_rows(asked), asked->ins);
+        dense.w = tandem_view_dense(0, 0, asked->x.dtype, 1, td_linear_w_rows(asked), asked->ins);
     }
     const bool streams = sm == 90 && suits_wgmma(whole) && target->tensor_maps;
-    if (suits_skinny(whole) && whole->rows <= (streams ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
+    if (td_linear_suits_few_rows(whole) && whole->rows <= (streams ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
         return SKINNY;
     return best_form(whole, target, sm);
 }
@@ -547,7 +391,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     if (at.is_gpu && l->x.dtype == TANDEM_DTYPE_F32)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.x.dtype is %" PRIu32 " (f32), which CPUs alone multiply; it must be 1 (f16) or 2 (bf16)", l->x.dtype);
-    if (at.is_gpu && l->w.dtype == TANDEM_DTYPE_I8 && !is_aligned(&l->w, 8))
+    if (at.is_gpu && l->w.dtype == TANDEM_DTYPE_I8 && !td_linear_is_aligned(&l->w, 8))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.w begins at an address that is %" PRIu64 " modulo 16; weights of i8 must begin at a multiple of 8",
                        l->w.offset_bytes % 16);
@@ -565,13 +409,13 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         form = choose(&whole, target, sm);
     if (td_dtype_is_tiles(l->w.dtype) && form != SKINNY) {
         dense = build_unpacked(&at, target, l);
-        with_y.linear.w = tandem_view_dense(0, 0, l->x.dtype, 1, w_rows(l), l->ins);
+        with_y.linear.w = tandem_view_dense(0, 0, l->x.dtype, 1, td_linear_w_rows(l), l->ins);
     }
     td_params_linear params = td_linear_params(l);
     params.y_stride = y.at.stride_row;
     params.w_is_constant = dense.offset == TD_ABSENT && target->constant_views >> W & 1;
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)
-                        : form == SKINNY ? build_skinny(&at, target, l, &whole, &params)
+                        : form == SKINNY ? td_linear_build_few_rows(&at, target, l, &whole, &params)
                         : form == MMA    ? build_mma(&at, l, &params)
                                          : build_form(&at, &forms[form], target, l, dense, &params);
     if (at.overlaps)
@@ -619,7 +463,7 @@ tandem_status td_linear_plan_form(const tandem_operands *op, const td_target *ta
     if (it && !has_form(target, target->sm, it))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s needs tensor maps and %" PRIu32 " bytes of shared memory",
                        td_linear_form(form), it->shared_bytes);
-    if (form == SKINNY && (l->rows > TD_LINEAR_SKINNY_MOST || !suits_skinny(l)))
+    if (form == SKINNY && (l->rows > TD_LINEAR_SKINNY_MOST || !td_linear_suits_few_rows(l)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "skinny is for 1 to %d rows, aligned", TD_LINEAR_SKINNY_MOST);
     return plan_form(op, target, form, plan, why, why_bytes);
 }
@@ -629,7 +473,7 @@ tandem_status td_linear_plan_form(const tandem_operands *op, const td_target *ta
 static td_cost cost(const tandem_operands *op, uint32_t position)
 {
     const tandem_linear *l = &op->linear;
-    const double weights = (double)w_rows(l) * l->ins, mflop = 2e-6 * weights * l->rows;
+    const double weights = (double)td_linear_w_rows(l) * l->ins, mflop = 2e-6 * weights * l->rows;
     (void)position;
     const double codes = td_linear_has_codes(l) ? (double)l->rows * l->outs : 0;
     /* each weight is read and made a number once, however few rows there are */
