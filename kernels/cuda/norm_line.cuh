@@ -45,6 +45,18 @@ __device__ __forceinline__ void norm_load8(float (&x)[8], const void *from, uint
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
+/* What becomes of them: times what the row is multiplied by, and times weights. */
+template <class Y> __device__ __forceinline__ void norm_store8(Y *to, const float (&h)[8], float by, const float (&weights)[8])
+{
+    Y *const as = nullptr;
+    float x[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        x[j] = __fmul_rn(__fmul_rn(h[j], by), weights[j]);
+    *reinterpret_cast<uint4 *>(to) = make_uint4(pack2(as, x[0], x[1]), pack2(as, x[2], x[3]), pack2(as, x[4], x[5]), pack2(as, x[6], x[7]));
+}
+
 /* What a thread has of a row that `lanes` threads share: 32, or all of a block. */
 struct NormLine {
     static constexpr int most = int(TD_NORM_LINE / (8 * TD_NORM_THREADS));
@@ -83,19 +95,13 @@ struct NormLine {
     /* weight(i, w): the eight weights of channels step * i + first. */
     template <class Y, class Weight> __device__ __forceinline__ void store(Y *y, float by, bool there, Weight weight) const
     {
-        Y *const as = nullptr;
-
 #pragma unroll
         for (int i = 0; i < most; i++)
             if (there && step * i + first < channels) {
-                float x[8];
+                float w[8];
 
-                weight(i, x);
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    x[j] = __fmul_rn(__fmul_rn(h[i][j], by), x[j]);
-                *reinterpret_cast<uint4 *>(y + step * i + first) =
-                    make_uint4(pack2(as, x[0], x[1]), pack2(as, x[2], x[3]), pack2(as, x[4], x[5]), pack2(as, x[6], x[7]));
+                weight(i, w);
+                norm_store8(y + step * i + first, h[i], by, w);
             }
     }
 };

@@ -11,6 +11,12 @@
 
 namespace td {
 
+/* Of a power of two: a division by one that is not known takes 30 instructions. */
+__device__ __forceinline__ int linear_log2(uint32_t power)
+{
+    return __ffs(int(power)) - 1;
+}
+
 /* Most layers, those that p.in_quads says: four neighbours of y's columns a thread, so that with one row many share what there is to do,
  * and little code, one behind the other. A block meets it once, and each jump to code that is not there yet takes a quarter of a
  * microsecond. */
@@ -20,6 +26,7 @@ struct LinearQuads {
     int at;
     bool turns;
 
+    /* What kernels ahead of this one do not write. */
     __device__ __forceinline__ void aim(const td_params_linear &p, uint32_t column)
     {
         turns = p.rotation && column < min(p.rotated_columns, p.outs);
@@ -61,10 +68,12 @@ struct LinearQuads {
             a = plus(a, more);
         const int64_t to = row * p.y_stride + column;
         const bool bf16 = p.y_dtype == TANDEM_DTYPE_BF16;
-        if (p.y_dtype == TANDEM_DTYPE_F32)
+        if (p.y_dtype == TANDEM_DTYPE_F32) {
             *reinterpret_cast<float4 *>(static_cast<float *>(p.y) + to) = a;
-        else
-            *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(p.y) + to) = make_uint2(pack_pair(bf16, a.x, a.y), pack_pair(bf16, a.z, a.w));
+            return;
+        }
+        const uint2 four = make_uint2(pack_pair(bf16, a.x, a.y), pack_pair(bf16, a.z, a.w));
+        *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(p.y) + to) = four;
     }
     __device__ __forceinline__ static float4 plus(float4 a, float4 b)
     {
@@ -83,21 +92,23 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     static constexpr int bytes = Warps * 8 * Columns * stride * 4; /* [warp][row of x][16 rows of w] floats */
 
     const td_params_linear &p;
-    const uint32_t share, across, first_row, rows, first_column; /* of a block's columns of y: octets `across`, a power of two */
+    const uint32_t group, first_row, rows;
     LinearQuads ahead;
 
     /* group: of the tiles that a block has at a time; rows of x from the first on. */
-    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t group, uint32_t first_of_rows, uint32_t count)
-        : p(all), share(all.tile_warps), across(Warps / all.tile_warps * (all.gate ? 1 : 2)), first_row(first_of_rows), rows(count),
-          first_column(group * across * 8)
+    __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t of_tiles, uint32_t first_of_rows, uint32_t count)
+        : p(all), group(of_tiles), first_row(first_of_rows), rows(count)
     {
         if (has_first())
-            ahead.aim(p, first_column + column_of(threadIdx.x));
+            ahead.aim(p, first_column() + column_of(threadIdx.x));
     }
+    /* Octets of a block's columns of y, a power of two as tile_warps is; and the first of those columns. What is cheap to find is not kept. */
+    __device__ __forceinline__ uint32_t across() const { return (p.gate ? Warps : 2 * Warps) >> linear_log2(p.tile_warps); }
+    __device__ __forceinline__ uint32_t first_column() const { return group * across() * 8; }
     /* Of thread i of those that have four columns each. */
-    __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return i >> __ffs(int(across)); }
-    __device__ __forceinline__ uint32_t column_of(uint32_t i) const { return i % (2 * across) * 4; }
-    __device__ __forceinline__ bool has_first() const { return HasRoom && p.in_quads && threadIdx.x < rows * (2 * across); }
+    __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return i >> linear_log2(2 * across()); }
+    __device__ __forceinline__ uint32_t column_of(uint32_t i) const { return (i & (2 * across() - 1)) * 4; }
+    __device__ __forceinline__ bool has_first() const { return HasRoom && p.in_quads && threadIdx.x < rows * (2 * across()); }
 
     /* Reads ahead what this thread's first sums are finished with: look() where that is, as far as the kernel ahead may have written it. */
     __device__ __forceinline__ void look()
@@ -108,7 +119,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     __device__ __forceinline__ void begin()
     {
         if (has_first())
-            ahead.load(p, first_row + row_of(threadIdx.x), first_column + column_of(threadIdx.x));
+            ahead.load(p, first_row + row_of(threadIdx.x), first_column() + column_of(threadIdx.x));
     }
     __device__ __forceinline__ void put(const float (&c)[Columns][4], float *sums) const
     {
@@ -123,12 +134,12 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     /* Four sums of all warps of a tile, in the order of warps, of which there are a power of two. */
     __device__ __forceinline__ float4 take4(const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
     {
-        const float *const at = sums + (tile * share * 8 * Columns + row) * stride + first;
+        const float *const at = sums + (tile * p.tile_warps * 8 * Columns + row) * stride + first;
         float4 all = *reinterpret_cast<const float4 *>(at);
 
 #pragma unroll
         for (uint32_t half = 1; half < Warps; half *= 2)
-            if (share > half) {
+            if (p.tile_warps > half) {
                 float4 more[Warps / 2];
 
 #pragma unroll
@@ -159,22 +170,22 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     {
         const uint32_t tile_log2 = p.gate ? 3 : 4; /* a tile's columns of y; then b's are the eight behind them */
 
-        for (uint32_t i = threadIdx.x; i < rows * (2 * across); i += 32 * Warps) {
+        for (uint32_t i = threadIdx.x; i < rows * (2 * across()); i += 32 * Warps) {
             const uint32_t row = row_of(i), at = column_of(i), tile = at >> tile_log2, first = at & 15u >> (4 - tile_log2);
 
             if (!HasRoom || i != threadIdx.x) {
-                ahead.aim(p, first_column + at);
+                ahead.aim(p, first_column() + at);
                 ahead.look(p, first_row + row);
-                ahead.load(p, first_row + row, first_column + at);
+                ahead.load(p, first_row + row, first_column() + at);
             }
             const float4 a = take4(sums, tile, row, first), b = p.gate ? take4(sums, tile, row, first + 8) : a;
-            ahead.finish(p, first_row + row, first_column + at, a, b);
+            ahead.finish(p, first_row + row, first_column() + at, a, b);
         }
     }
     __device__ __forceinline__ void finish_octets(const float *sums) const
     {
-        for (uint32_t i = threadIdx.x; i < rows * across; i += 32 * Warps) {
-            const uint32_t row = row_of(2 * i), octet = i % across, tile = p.gate ? octet : octet / 2;
+        for (uint32_t i = threadIdx.x; i < rows * across(); i += 32 * Warps) {
+            const uint32_t row = row_of(2 * i), octet = i & (across() - 1), tile = p.gate ? octet : octet / 2;
             float x[8], y[8];
 
             take(x, sums, tile, row, p.gate ? 0 : octet % 2 * 8);
@@ -188,7 +199,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
                 for (int e = 0; e < 8; e++)
                     x[e] = even[e], y[e] = odd[e];
             }
-            linear_finish(p, first_row + row, first_column + octet * 8, x, y);
+            linear_finish(p, first_row + row, first_column() + octet * 8, x, y);
         }
     }
 };

@@ -44,14 +44,15 @@ template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> str
     __device__ __forceinline__ LinearTiles(const td_params_linear &all, uint32_t block, uint32_t rows, const uint16_t *rows_of_x, uint32_t x_stride)
         : p(all), q(int(threadIdx.x % 4))
     {
-        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % p.tile_warps, across = warps / p.tile_warps;
+        const int share_log2 = linear_log2(p.tile_warps);
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp & (p.tile_warps - 1), across = warps >> share_log2;
         const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
-        const uint32_t chunks = p.ins / Row::channels, begin = part * chunks / p.tile_warps;
+        const uint32_t chunks = p.ins / Row::channels, begin = part * chunks >> share_log2;
 
-        left = (part + 1) * chunks / p.tile_warps - begin;
+        left = ((part + 1) * chunks >> share_log2) - begin;
 #pragma unroll
         for (int i = 0; i < 2 * Tiles; i++) {
-            const uint32_t index = (block * Tiles + i / 2) * across + warp / p.tile_warps;
+            const uint32_t index = (block * Tiles + i / 2) * across + (warp >> share_log2);
             const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i % 2 * p.outs : index * 16 + i % 2 * 8 + g;
             const uint32_t row = min(asked, w_rows - 1);
 
@@ -188,12 +189,12 @@ struct LinearAsItIs {
     }
 };
 
-/* Rows of x by RMSNorm, in shared memory. */
+/* Rows of x by RMSNorm, in shared memory. A row that a warp has is multiplied by all, as it is the only one, most often. */
 struct LinearNormed {
     const td_params_linear_normed &n;
     float *weight;    /* [ins] */
     __half *x;        /* [rows][TD_LINEAR_NORMED_PITCH(ins)] */
-    float (*warps)[TD_NORM_THREADS / 32]; /* [TD_LINEAR_NORMED_ROWS] */
+    float (*warps)[TD_NORM_THREADS / 32]; /* [TD_LINEAR_NORMED_ROWS]: of short rows [0] is what they are multiplied by */
 
     /* What nobody writes, while the kernel ahead runs. */
     __device__ __forceinline__ void fetch() const
@@ -204,31 +205,69 @@ struct LinearNormed {
     }
     __device__ __forceinline__ void make() const
     {
-        const uint32_t at_once = TD_NORM_THREADS / n.lanes;
-        NormLine line(n.lanes, n.p.ins);
+        if (n.lanes > 32)
+            make_long();
+        else
+            make_short();
+        __syncthreads();
+    }
+
+private:
+    __device__ __forceinline__ const float *row_of_x(uint32_t row) const
+    {
+        return static_cast<const float *>(n.p.x) + int64_t(row) * n.p.x_stride;
+    }
+    __device__ __forceinline__ void get_weights(float (&w)[8], uint32_t c) const
+    {
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+            const float4 four = *reinterpret_cast<const float4 *>(weight + c + j);
+
+            w[j] = four.x, w[j + 1] = four.y, w[j + 2] = four.z, w[j + 3] = four.w;
+        }
+    }
+    /* Of a row each, one behind the other. */
+    __device__ __forceinline__ void make_long() const
+    {
+        NormLine line(TD_NORM_THREADS, n.p.ins);
 
 #pragma unroll 1
-        for (uint32_t first = 0; first < n.p.rows; first += at_once) {
-            const uint32_t row = first + threadIdx.x / n.lanes;
-            const bool there = row < n.p.rows;
-
-            line.load(line.h, static_cast<const float *>(n.p.x) + int64_t(row) * n.p.x_stride, there);
-            if (!first) {
+        for (uint32_t row = 0; row < n.p.rows; row++) {
+            line.load(line.h, row_of_x(row), true);
+            if (!row) {
                 cp_async_wait<0>();
                 __syncthreads();
             }
-            const float scale = line.scale(n.epsilon, there, warps[first % TD_LINEAR_NORMED_ROWS]);
-
-            line.store(x + row * TD_LINEAR_NORMED_PITCH(n.p.ins), scale, there, [&](int i, float(&w)[8]) {
-#pragma unroll
-                for (int j = 0; j < 8; j += 4) {
-                    const float4 four = *reinterpret_cast<const float4 *>(weight + line.step * i + line.first + j);
-
-                    w[j] = four.x, w[j + 1] = four.y, w[j + 2] = four.z, w[j + 3] = four.w;
-                }
-            });
+            line.store(x + row * TD_LINEAR_NORMED_PITCH(n.p.ins), line.scale(n.epsilon, true, warps[row]), true,
+                       [&](int i, float(&w)[8]) { get_weights(w, line.step * i + line.first); });
         }
+    }
+    /* A warp a row for what that is multiplied by; then half of the block a row, eight channels a thread. */
+    __device__ __forceinline__ void make_short() const
+    {
+        constexpr uint32_t half = TD_NORM_THREADS / 2;
+        static_assert(TD_LINEAR_NORMED_ROWS == TD_NORM_THREADS / 32 && TD_NORM_SHORT <= 8 * half, "a warp a row, eight channels a thread");
+        const uint32_t warp = threadIdx.x / 32, c = 8 * (threadIdx.x % half);
+        float *const scales = warps[0];
+
+        if (warp < n.p.rows) {
+            NormLine line(32, n.p.ins);
+
+            line.load(line.h, row_of_x(warp), true);
+            const float scale = line.scale(n.epsilon, true, warps[1]);
+            if (threadIdx.x % 32 == 0)
+                scales[warp] = scale;
+        }
+        cp_async_wait<0>();
         __syncthreads();
+#pragma unroll 1
+        for (uint32_t row = threadIdx.x / half; row < n.p.rows && c < n.p.ins; row += 2) {
+            float h[8], w[8];
+
+            norm_load8(h, row_of_x(row), c); /* from L1 */
+            get_weights(w, c);
+            norm_store8(x + row * TD_LINEAR_NORMED_PITCH(n.p.ins) + c, h, scales[row], w);
+        }
     }
 };
 
@@ -238,7 +277,7 @@ __device__ __forceinline__ void linear_tiles(const td_params_linear &p, const ui
     using Products = LinearTiles<Dtype, Columns, Tiles, Bf16, Normed>;
     using Rows = LinearFewRows<Products::warps, Columns, Products::has_room>;
     __shared__ __align__(16) float sums[Rows::bytes / 4];
-    const uint32_t group = p.tile_blocks ? blockIdx.x / p.tile_blocks : 0, block = blockIdx.x - group * p.tile_blocks;
+    const uint32_t group = !Normed && p.tile_blocks ? blockIdx.x / p.tile_blocks : 0, block = blockIdx.x - group * p.tile_blocks;
     const uint32_t first_row = group * (8 * Columns), count = min(p.rows - first_row, 8u * Columns);
     Products products(p, block, count, x + first_row * x_stride, x_stride);
     Rows rows(p, block * Tiles, first_row, count);
