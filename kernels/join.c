@@ -7,6 +7,9 @@
 #include "kernels/cache/cache.h"
 #include "kernels/linear/linear.h"
 #include "kernels/norm/norm.h"
+#include "kernels/program.h"
+#include "kernels/scatter/params.h"
+#include "kernels/scatter/scatter.h"
 
 /* Two records, whose parameters and so on stay in the plan's memory. */
 typedef struct pair {
@@ -46,26 +49,27 @@ static void copy_pointers(const pair *p, td_record *to, size_t offset, const td_
             copy_pointer(p, to, offset + from->relocs[i].offset, &from->relocs[i]);
 }
 
-static bool is_same_range(const td_range *a, const td_range *b)
+static bool is_within(const td_range *a, const td_range *b)
 {
-    return a->base == b->base && a->view == b->view && a->begin_bytes == b->begin_bytes && a->end_bytes == b->end_bytes;
+    return a->base == b->base && a->view == b->view && a->begin_bytes >= b->begin_bytes && a->end_bytes <= b->end_bytes;
 }
 
 static void copy_ranges(const pair *p, td_record *to, int access, const td_range *from, uint32_t count, const td_range *but)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (!but || !is_same_range(&from[i], but))
+        if (!but || !is_within(&from[i], but))
             td_build_range(p->at, to, access, from[i]);
 }
 
-/* The second's launch of another kernel, with other parameters. */
-static td_record *launch(const pair *p, const td_kernel *kernel, const void *params, size_t bytes)
+/* A record's launch, instead of both, of another kernel with other parameters. */
+static td_record *launch(const pair *p, const td_record *as, const td_kernel *kernel, const void *params, size_t bytes)
 {
-    td_record *record = td_build_record(p->at, kernel, p->second.grid[0], params, bytes);
+    p->at->plan->record_count -= 2;
+    td_record *record = td_build_record(p->at, kernel, as->grid[0], params, bytes);
 
-    record->block[0] = p->second.block[0];
-    record->shared_bytes = p->second.shared_bytes;
-    record->flags = p->second.flags;
+    record->block[0] = as->block[0];
+    record->shared_bytes = as->shared_bytes;
+    record->flags = as->flags;
     return record;
 }
 
@@ -95,8 +99,7 @@ static bool join_norm(const pair *p)
         p->first.write_count != 1 || !pays(p, n, params.p.rows))
         return false;
     params.p.x_stride = n->x_at.stride_row;
-    p->at->plan->record_count -= 2;
-    td_record *record = launch(p, kernel, &params, sizeof params);
+    td_record *record = launch(p, &p->second, kernel, &params, sizeof params);
     record->shared_bytes = TD_LINEAR_NORMED_SHARED_BYTES(params.p.rows, params.p.ins);
     copy_pointers(p, record, 0, &p->second, offsetof(td_params_linear, x));
     copy_pointer(p, record, offsetof(td_params_linear_normed, p.x), reloc_at(&p->first, offsetof(td_params_norm, x)));
@@ -129,8 +132,7 @@ static bool join_cache(const pair *p)
         return false;
 #undef MEETS
 #undef SAME
-    p->at->plan->record_count -= 2;
-    td_record *record = launch(p, kernel, &params, sizeof params);
+    td_record *record = launch(p, &p->second, kernel, &params, sizeof params);
     copy_pointers(p, record, offsetof(td_params_cache_step, attend), &p->second, SIZE_MAX);
     copy_pointers(p, record, offsetof(td_params_cache_step, append), &p->first, SIZE_MAX);
     copy_ranges(p, record, TD_READ, p->first.reads, p->first.read_count, NULL);
@@ -140,7 +142,65 @@ static bool join_cache(const pair *p)
     return true;
 }
 
-bool td_join_last(td_builder *at, const td_target *target)
+/* --- Few rows of a layer, and where some of their columns are scattered to --- */
+
+/* How many columns into y the second's x begins; -1: it is not within y, heads side by side. */
+static int64_t first_column(const pair *p, const td_params_linear *l, const td_params_scatter *s)
+{
+    const td_reloc *y = reloc_at(&p->first, offsetof(td_params_linear, y)), *x = reloc_at(&p->second, offsetof(td_params_scatter, x));
+
+    if (!y || !x || x->base != y->base || x->view != y->view || x->addend < y->addend || s->x_at.stride_row != l->y_stride ||
+        s->x_at.stride_head != s->shape.channels || (s->shape.batch > 1 && s->x_at.stride_batch != s->shape.rows * l->y_stride))
+        return -1;
+    const uint64_t column = (x->addend - y->addend) / 2;
+    return column + s->shape.heads * (uint64_t)s->shape.channels <= l->outs ? (int64_t)column : -1;
+}
+
+static bool is_two_bytes(uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_F16 || dtype == TANDEM_DTYPE_BF16;
+}
+
+/* Where bindings begin nobody knows yet. */
+static bool leads_to_quads(const td_reloc *to, const td_strides *at)
+{
+    return to && (to->base != TD_BASE_VIEW || to->view < TD_PROGRAM_BINDINGS) && to->addend % 8 == 0 && at->stride_batch % 4 == 0 &&
+           at->stride_head % 4 == 0 && at->stride_row % 4 == 0;
+}
+
+static bool join_scatter(const pair *p)
+{
+    if (!td_is_scatter(&p->second) || !td_linear_can_scatter(&p->first))
+        return false;
+    const td_params_scatter *s = (const td_params_scatter *)(const void *)p->second.params;
+    td_params_linear_normed params; /* or what it begins with alone */
+    td_params_linear *const l = &params.p;
+    memcpy(&params, p->first.params, p->first.param_bytes);
+    const int64_t column = first_column(p, l, s);
+    if (column < 0 || column % 4 || s->shape.channels % 4 || (uint64_t)s->shape.batch * s->shape.rows != l->rows ||
+        !is_two_bytes(s->x_dtype) || s->x_dtype != l->y_dtype || s->y_dtype != s->x_dtype ||
+        !leads_to_quads(reloc_at(&p->second, offsetof(td_params_scatter, y)), &s->y_at) ||
+        reloc_at(&p->second, offsetof(td_params_scatter, verdict)) || p->first.write_count != 1)
+        return false;
+    l->scatter = (td_linear_scatter){.at = s->y_at,
+                                     .position_at = s->position_at,
+                                     .first = (uint32_t)column,
+                                     .columns = s->shape.heads * s->shape.channels,
+                                     .dim = s->shape.channels,
+                                     .rows = s->shape.rows,
+                                     .entries = s->entries};
+    td_record *record = launch(p, &p->first, p->first.kernel, &params, p->first.param_bytes);
+    copy_pointers(p, record, 0, &p->first, SIZE_MAX);
+    copy_pointer(p, record, offsetof(td_params_linear, scatter.to), reloc_at(&p->second, offsetof(td_params_scatter, y)));
+    copy_pointer(p, record, offsetof(td_params_linear, scatter.position), reloc_at(&p->second, offsetof(td_params_scatter, position)));
+    copy_ranges(p, record, TD_READ, p->first.reads, p->first.read_count, NULL);
+    copy_ranges(p, record, TD_READ, p->second.reads, p->second.read_count, &p->first.writes[0]);
+    copy_ranges(p, record, TD_WRITE, p->first.writes, p->first.write_count, NULL);
+    copy_ranges(p, record, TD_WRITE, p->second.writes, p->second.write_count, NULL);
+    return true;
+}
+
+bool td_join_last(td_builder *at, const td_target *target, bool for_second)
 {
     td_plan *plan = at->plan;
     const uint32_t count = plan->record_count;
@@ -148,5 +208,5 @@ bool td_join_last(td_builder *at, const td_target *target)
     if (count < 2 || !at->is_gpu || at->keeps_scratch || target->apart)
         return false;
     const pair p = {at, target, plan->records[count - 2], plan->records[count - 1]};
-    return join_norm(&p) || join_cache(&p);
+    return join_scatter(&p) || (for_second && (join_norm(&p) || join_cache(&p)));
 }

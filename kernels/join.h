@@ -8,8 +8,8 @@
 
 #include "kernels/builder.h"
 
-/* The last two records of at->plan, if there is a kernel for both: nobody else reads what the first writes for the second, which then is
- * not there any more. Whether it did. */
-bool td_join_last(td_builder *at, const td_target *target);
+/* The last two records of at->plan, if there is a kernel for both. for_second: nobody but the second reads what the first writes, which
+ * then is not there any more where that saves something. Whether it did. */
+bool td_join_last(td_builder *at, const td_target *target, bool for_second);
 
 #endif

@@ -420,8 +420,8 @@ static tandem_status make_node(maker *m, uint32_t at)
     const tandem_status added = td_program_append(m, at, &places);
     if (added != TANDEM_OK)
         return added;
-    if (at && m->nodes[at - 1].record_count == 1 && m->nodes[at].record_count == 1 && td_graph_feeds_next(m->graph, at - 1) &&
-        td_join_last(&m->at, &m->target)) {
+    if (at && m->nodes[at - 1].record_count == 1 && m->nodes[at].record_count == 1 &&
+        td_join_last(&m->at, &m->target, td_graph_feeds_next(m->graph, at - 1))) {
         m->nodes[at - 1].record_count = 0;
         m->nodes[at].first_record--;
     }

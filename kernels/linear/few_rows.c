@@ -35,6 +35,20 @@ const td_kernel *td_linear_normed_kernel(const td_record *record)
     return NULL;
 }
 
+static bool is_among(const td_kernel *kernel, const td_kernel *first, size_t bytes)
+{
+    return (uintptr_t)kernel - (uintptr_t)first < bytes;
+}
+
+bool td_linear_can_scatter(const td_record *record)
+{
+    const td_params_linear *p = (const td_params_linear *)(const void *)record->params;
+    const bool is_few = is_among(record->kernel, &skinny_kernels[0][0][0], sizeof skinny_kernels) ||
+                        is_among(record->kernel, &pairs_kernels[0][0], sizeof pairs_kernels) ||
+                        is_among(record->kernel, normed_kernels, sizeof normed_kernels);
+    return is_few && p->in_quads && !p->scatter.columns;
+}
+
 /* Which of the kernels for up to 8, 16, 32 and 64 rows. */
 static uint32_t skinny_size(const tandem_linear *whole)
 {

@@ -25,17 +25,31 @@ struct LinearQuads {
     uint32_t channel;  /* where those are in their row, of position `at`; only if the columns are turned */
     int at;
     bool turns;
+    int entry;                 /* of where they are scattered to, if it is one, */
+    const int32_t *entry_from; /* which is there; nullptr: they are not; */
+    uint16_t *entries;         /* these channels of the first one */
 
     /* What kernels ahead of this one do not write. */
-    __device__ __forceinline__ void aim(const td_params_linear &p, uint32_t column)
+    __device__ __forceinline__ void aim(const td_params_linear &p, uint32_t row, uint32_t column)
     {
         turns = p.rotation && column < min(p.rotated_columns, p.outs);
         channel = turns ? column % p.head_dim : 0;
         turns = turns && channel < p.rotated_channels;
+        entry_from = nullptr;
+        if (p.scatter.to && column - p.scatter.first < p.scatter.columns)
+            aim_at_entries(p.scatter, row, column - p.scatter.first);
+    }
+    __device__ __forceinline__ void aim_at_entries(const td_linear_scatter &s, uint32_t row, uint32_t column)
+    {
+        const uint32_t head = column / s.dim, batch = row / s.rows;
+
+        entry_from = s.position + row_at(s.position_at, batch, 0, row - batch * s.rows);
+        entries = static_cast<uint16_t *>(s.to) + row_at(s.at, batch, head, 0) + (column - head * s.dim);
     }
     __device__ __forceinline__ void look(const td_params_linear &p, uint32_t row)
     {
         at = turns ? p.position[row] : 0;
+        entry = entry_from ? *entry_from : -1;
     }
     __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
     {
@@ -74,6 +88,8 @@ struct LinearQuads {
         }
         const uint2 four = make_uint2(pack_pair(bf16, a.x, a.y), pack_pair(bf16, a.z, a.w));
         *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(p.y) + to) = four;
+        if (p.scatter.to && uint32_t(entry) < p.scatter.entries)
+            *reinterpret_cast<uint2 *>(entries + entry * p.scatter.at.stride_row) = four;
     }
     __device__ __forceinline__ static float4 plus(float4 a, float4 b)
     {
@@ -100,7 +116,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
         : p(all), group(of_tiles), first_row(first_of_rows), rows(count)
     {
         if (has_first())
-            ahead.aim(p, first_column() + column_of(threadIdx.x));
+            ahead.aim(p, first_row + row_of(threadIdx.x), first_column() + column_of(threadIdx.x));
     }
     /* Octets of a block's columns of y, a power of two as tile_warps is; and the first of those columns. What is cheap to find is not kept. */
     __device__ __forceinline__ uint32_t across() const { return (p.gate ? Warps : 2 * Warps) >> linear_log2(p.tile_warps); }
@@ -174,7 +190,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
             const uint32_t row = row_of(i), at = column_of(i), tile = at >> tile_log2, first = at & 15u >> (4 - tile_log2);
 
             if (!HasRoom || i != threadIdx.x) {
-                ahead.aim(p, first_column() + at);
+                ahead.aim(p, first_row + row, first_column() + at);
                 ahead.look(p, first_row + row);
                 ahead.load(p, first_row + row, first_column() + at);
             }

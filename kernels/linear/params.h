@@ -39,6 +39,16 @@ typedef enum td_linear_weights {
     TD_LINEAR_WEIGHTS = TD_LINEAR_TILES + 6
 } td_linear_weights;
 
+/* Some columns of y, of two bytes each, that also go to where positions say, as kernels/scatter/params.h has it: its x is y's columns
+ * from `first` on, heads of `dim` side by side, its rows are y's rows, `rows` of them a batch. With in_quads alone. */
+typedef struct td_linear_scatter {
+    void *to; /* or NULL */
+    const int32_t *position;
+    td_strides at, position_at;
+    uint32_t first, columns, dim, rows, entries;
+    uint32_t reserved;
+} td_linear_scatter;
+
 typedef struct td_params_linear {
     const uint32_t *cancel;
     const void *x, *w;
@@ -63,6 +73,7 @@ typedef struct td_params_linear {
     uint32_t tile_blocks; /* of `linear_tiles`: that have all of w; as many more have the rows of x behind those of the entry. 0: none */
     uint32_t in_quads; /* of the same: four neighbours of y's columns are finished at once, as there is but what float4 can read: a bias, a
                         * residual and a table of rotations that are aligned for it, no scale, no gate by pairs, SiLU alone, and y is aligned */
+    td_linear_scatter scatter;
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk

@@ -44,13 +44,18 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     return status;
 }
 
+static const td_kernel kernel = {.name = "scatter_rows", .entry = "scatter_rows", .cpu = td_cpu_scatter};
+
+bool td_is_scatter(const td_record *record)
+{
+    return record->kernel == &kernel;
+}
+
 /* Where the plan commits, what it claims is what it writes at once: a draft of all of y would take
  * longer than the rows. */
 static tandem_status plan_scatter(const tandem_operands *op, const td_target *target, td_plan *plan,
                                   char *why, size_t why_bytes)
 {
-    static const td_kernel kernel = {
-        .name = "scatter_rows", .entry = "scatter_rows", .cpu = td_cpu_scatter};
     const tandem_scatter *s = &op->scatter;
     td_builder at;
     const tandem_status status = td_build_operation(&at, plan, target, &td_operation_scatter.layout, op, why, why_bytes);

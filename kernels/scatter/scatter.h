@@ -9,6 +9,9 @@
 
 extern const td_operation td_operation_scatter;
 
+/* Whether a record scatters, by td_params_scatter. */
+bool td_is_scatter(const td_record *record);
+
 void td_cpu_scatter(const void *params, const td_block *at);
 
 #endif

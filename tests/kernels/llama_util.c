@@ -178,7 +178,8 @@ lu_model lu_open_joined(uint32_t dim, uint32_t head_dim, uint32_t dtype, uint32_
     const uint32_t pages = cache == TANDEM_CACHE_F16 ? LU_SEQUENCES * 5 : 0;
     uint64_t bytes;
     void *file = lf_make(&shape, NULL, &bytes);
-    const lu_model model = lu_open_as(NULL, file, bytes, &(td_llama_desc){.slots = LU_SEQUENCES, .cache = cache, .tiles = true, .pages = pages});
+    const lu_model model = lu_open_as(NULL, file, bytes, &(td_llama_desc){.slots = LU_SEQUENCES, .cache = cache == LU_ROWS ? TANDEM_CACHE_F16 : cache,
+                                                                           .tiles = true, .pages = pages});
 
     free(file);
     return model;

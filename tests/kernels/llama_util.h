@@ -60,6 +60,7 @@ void lu_compute_sequence(lu_instance *it, const int32_t *ids, uint32_t first, ui
 
 /* A small model whose programs have records that are joined (kernels/join.h), of F16 with pages. */
 enum { LU_WORDS = 64, LU_SEQUENCES = 2, LU_RUNS = 6, LU_SPOKEN = LU_RUNS * LU_SEQUENCES * LU_WORDS };
+enum { LU_ROWS = 3 }; /* instead of a tandem_cache: fp16 rows one behind the other, neither pages nor codes */
 lu_model lu_open_joined(uint32_t dim, uint32_t head_dim, uint32_t dtype, uint32_t cache);
 /* Its logits of a token a run of each sequence, across the end of a chunk of 256 keys. State is zeros before. */
 void lu_speak(lu_instance *it, float logits[LU_SPOKEN]);

@@ -181,7 +181,27 @@ static uint32_t count_kernels(const td_program *program, const char *prefix)
     return count;
 }
 
-/* One kernel for a norm and the matrix behind it, and for a row that is appended and attention: the same bits as apart. */
+/* A sequence's rows, some of which have no place in the cache. */
+static void read_rows(lu_instance *it, float logits[5 * LU_WORDS])
+{
+    lu_compute(it, (const uint32_t[]){1, 5, 5}, (const int32_t[]){7, 8, 9, 10, 11}, (const int32_t[]){3, 4, -1, 300, INT32_MAX},
+               (const int32_t[]){0, 1, 2, 3, 4}, logits);
+}
+
+static void check_rows(lu_instance *joined, lu_instance *apart, size_t state_bytes)
+{
+    float logits[5 * LU_WORDS], other[5 * LU_WORDS];
+
+    assert_int_equal(count_kernels(joined->program, "scatter_rows"), 0);
+    assert_int_equal(count_kernels(apart->program, "scatter_rows"), 1);
+    read_rows(joined, logits);
+    read_rows(apart, other);
+    assert_memory_equal(logits, other, sizeof logits);
+    assert_memory_equal(joined->state, apart->state, state_bytes);
+}
+
+/* One kernel for a norm and the matrix behind it, for that and rows of it that are kept, and for a row that is appended and attention: the
+ * same bits as apart. */
 static void check_joined(uint32_t dim, uint32_t dtype, uint32_t cache)
 {
     const bool quick = getenv("TANDEM_SANITIZED") != NULL;
@@ -202,9 +222,11 @@ static void check_joined(uint32_t dim, uint32_t dtype, uint32_t cache)
         lu_speak(&it, joined);
         lu_speak(&other, apart);
         assert_memory_equal(joined, apart, sizeof joined);
-        assert_int_equal(count_kernels(it.program, "cache_step"), 1);
+        assert_int_equal(count_kernels(it.program, "cache_step"), cache != LU_ROWS);
         assert_int_equal(count_kernels(it.program, "linear_f16_normed"), 3);
         assert_int_equal(it.program->plan->record_count, other.program->plan->record_count - 4);
+        if (cache == LU_ROWS)
+            check_rows(&it, &other, model.state_bytes);
         lu_end(&it);
         lu_end(&other);
     }
@@ -219,6 +241,7 @@ static void test_joined(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         check_joined(256, dtypes[i], (uint32_t)i % 3);
+    check_joined(256, TANDEM_DTYPE_Q8_0, LU_ROWS);
     check_joined(1280, TANDEM_DTYPE_Q8_0, TANDEM_CACHE_K8V8); /* rows that all of a block share */
 }
 

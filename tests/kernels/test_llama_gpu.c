@@ -271,6 +271,7 @@ static void each_kernel(td_target target)
 
     for (uint32_t i = 0; i < 6; i++)
         each_joined(target, i < 3 ? 64 : 128, dtypes[i], i % 3);
+    each_joined(target, 64, TANDEM_DTYPE_Q8_0, LU_ROWS);
 }
 
 static void test_each(void **state)
