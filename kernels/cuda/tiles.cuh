@@ -68,10 +68,13 @@ template <> struct TileRow<TANDEM_DTYPE_Q8_0_TILES> {
     uint4 codes;
     uint32_t scales;
 
+    /* Where in a chunk those are. */
+    __device__ __forceinline__ static uint32_t slab_at(uint32_t r, int q) { return 64 * r + 16 * q; }
+    __device__ __forceinline__ static uint32_t scale_at(uint32_t r) { return 1024 + 4 * r; }
     __device__ __forceinline__ void load(const uint8_t *chunk, uint32_t r, int q)
     {
-        codes = tile_words(chunk + 64 * r + 16 * q);
-        scales = tile_word(chunk + 1024 + 4 * r);
+        codes = tile_words(chunk + slab_at(r, q));
+        scales = tile_word(chunk + scale_at(r));
     }
     __device__ __forceinline__ void group(TileGroup &to, int i) const
     {

@@ -18,6 +18,8 @@ static const td_kernel normed_kernels[TD_LINEAR_WEIGHTS - TD_LINEAR_TILES] = {NO
                                                                               NORMED("q4_k"), NORMED("q6_k"), NORMED("q5_k")};
 /* For up to 32 and 64 rows, of the format that leaves registers for it: Q8_0 in tiles. */
 static const td_kernel pairs_kernels[2][2] = {TD_LINEAR_KERNELS("pairs_q8_0_4"), TD_LINEAR_KERNELS("pairs_q8_0_8")};
+/* For up to 32, of the same, where a block may have so much shared memory. */
+static const td_kernel ring_kernels[2] = TD_LINEAR_KERNELS("ring_q8_0");
 
 bool td_linear_suits_few_rows(const tandem_linear *l)
 {
@@ -45,6 +47,7 @@ bool td_linear_can_scatter(const td_record *record)
     const td_params_linear *p = (const td_params_linear *)(const void *)record->params;
     const bool is_few = is_among(record->kernel, &skinny_kernels[0][0][0], sizeof skinny_kernels) ||
                         is_among(record->kernel, &pairs_kernels[0][0], sizeof pairs_kernels) ||
+                        is_among(record->kernel, ring_kernels, sizeof ring_kernels) ||
                         is_among(record->kernel, normed_kernels, sizeof normed_kernels);
     return is_few && p->in_quads && !p->scatter.columns;
 }
@@ -139,7 +142,8 @@ td_record *td_linear_build_few_rows(td_builder *at, const td_target *target, con
     const sharing by = sharing_of(p->weights);
     p->tile_warps = tile_warps(l, target, by);
     p->in_quads = finishes_in_quads(l, p);
-    uint32_t rows = 16 * by.warps / p->tile_warps, groups = 1;
+    uint32_t rows = 16 * by.warps / p->tile_warps, groups = 1,
+             shared_bytes = p->weights < TD_LINEAR_TILES ? TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights) : 0;
     uint64_t blocks = ((uint64_t)td_linear_w_rows(l) + rows - 1) / rows;
     const uint32_t other = p->weights >= TD_LINEAR_TILES ? shorter(l, target, p->weights, size, blocks) : size;
     if (other < size) {
@@ -147,12 +151,13 @@ td_record *td_linear_build_few_rows(td_builder *at, const td_target *target, con
         groups = (l->rows + (8u << other) - 1) / (8u << other);
         p->tile_blocks = groups > 1 ? (uint32_t)blocks : 0;
     } else if (takes_pairs(p->weights, size, blocks, target)) {
-        kernel = &pairs_kernels[size - 2][p->dtype == TANDEM_DTYPE_BF16];
+        const bool has_ring = size == 2 && target->shared_bytes >= TD_LINEAR_RING_BYTES;
+        kernel = has_ring ? &ring_kernels[p->dtype == TANDEM_DTYPE_BF16] : &pairs_kernels[size - 2][p->dtype == TANDEM_DTYPE_BF16];
         blocks = (blocks + 1) / 2;
+        shared_bytes = has_ring ? TD_LINEAR_RING_BYTES : 0;
     }
     record = td_build_record(at, kernel, blocks * groups, p, sizeof *p);
     record->block[0] = 32 * by.warps;
-    if (p->weights < TD_LINEAR_TILES)
-        record->shared_bytes = TD_LINEAR_BLOCKS_SHARED_BYTES(p->weights);
+    record->shared_bytes = shared_bytes;
     return record;
 }

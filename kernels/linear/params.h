@@ -99,6 +99,9 @@ typedef struct td_params_linear_tma {
                                    : 45056) /* dynamic */
 /* `linear_tiles`: of weights in tiles. Entries `pairs`, of Q8_0: a warp has two tiles, a block twice as many. */
 #define TD_LINEAR_TILES_WARPS 8
+/* `linear_ring`: the same of two tiles a warp, of Q8_0 and 17 to 32 rows, with weights of so many chunks in dynamic shared memory. */
+#define TD_LINEAR_RING_STAGES 6
+#define TD_LINEAR_RING_BYTES (TD_LINEAR_RING_STAGES * 2560u * TD_LINEAR_TILES_WARPS)
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */
 

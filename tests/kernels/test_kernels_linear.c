@@ -229,21 +229,26 @@ static void test_long_rows(void **state)
         }
 }
 
-/* Two tiles a warp, of which the last may not be there, with all that sums are finished with. */
+/* Two tiles a warp, of which the last may not be there, with all that sums are finished with; as in command buffers, and where blocks
+ * have more shared memory. */
 static void test_pairs(void **state)
 {
-    static const uint32_t rows[] = {17, 32, 33, 64}, outs[] = {144, 256, 240, 400};
+    static const uint32_t rows[] = {17, 32, 33, 64}, outs[] = {144, 256, 240, 400}, ins[] = {640, 64, 192, 960};
 
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++)
-        for (uint32_t n = 0; n < 12; n++) {
-            const tl_shape s = {.rows = rows[n % 4], .ins = 640, .outs = outs[n / 2 % 4], .dtype = 1 + n / 4 % 2, .y_dtype = 1 + n % 3,
-                                .weights = TD_LINEAR_TILES, .gate = n % 3, .activation = n % 3 ? TANDEM_ACTIVATION_SILU : 0,
-                                .bias_dtype = n % 2 ? TANDEM_DTYPE_F32 : 0, .residual_dtype = n % 5 ? 0 : TANDEM_DTYPE_F32};
+        for (uint32_t i = 0; i < (em_modules[m].sm == 90 ? 36 : 12); i++) {
+            const uint32_t n = i % 12;
+            const tl_shape s = {.rows = rows[n % 4], .ins = ins[n / 3 % 4], .outs = outs[n / 2 % 4], .dtype = 1 + (n / 4 + i / 24) % 2,
+                                .y_dtype = 1 + n % 3, .weights = TD_LINEAR_TILES, .gate = n % 3,
+                                .activation = n % 3 ? TANDEM_ACTIVATION_SILU : 0, .bias_dtype = n % 2 ? TANDEM_DTYPE_F32 : 0,
+                                .residual_dtype = n % 5 ? 0 : TANDEM_DTYPE_F32};
             tl_case it = tl_make(s, n);
             td_target target = td_target_for_sm(em_modules[m].sm);
 
             target.multiprocessors = 1; /* which few blocks are many for */
+            if (i >= 12)
+                target.shared_bytes = td_target_for_stream(target.sm).shared_bytes;
             kl_run(&it, &it.op, &em_modules[m], target);
             check(&it);
             tl_free(&it);
@@ -285,10 +290,12 @@ static void test_inline_forms(void **state)
 }
 
 /* Runs a form, whatever the plan would choose; false where it cannot be. */
-static bool run_form(const tl_case *it, em_module *on, uint32_t form, uint32_t multiprocessors, uint32_t seed)
+static bool run_form(const tl_case *it, em_module *on, uint32_t form, uint32_t multiprocessors, bool on_stream, uint32_t seed)
 {
     static td_plan plan;
     td_target target = td_target_for_sm(on->sm);
+    if (on_stream)
+        target.shared_bytes = td_target_for_stream(on->sm).shared_bytes;
     uint64_t views[TL_VIEWS];
     char why[300] = "";
     target.twin = true;
@@ -325,7 +332,7 @@ static void test_few_forms(void **state)
             if (strncmp(td_linear_form(form), "few", 3))
                 continue;
             tl_poison(&it);
-            assert_true(run_form(&it, on, form, 0, n));
+            assert_true(run_form(&it, on, form, 0, false, n));
             check(&it);
             ran++;
         }
@@ -351,7 +358,9 @@ static void test_every_entry_was_run(void **state)
             tl_case it = tl_make(shape, n);
             for (uint32_t form = 0; td_linear_form(form); form++) {
                 tl_poison(&it);
-                if (run_form(&it, &em_modules[m], form, outs > 24, n))
+                if (run_form(&it, &em_modules[m], form, outs > 24, false, n))
+                    tl_check(&it, em_quick() ? 11 : 3);
+                if (kind == TD_LINEAR_TILES && run_form(&it, &em_modules[m], form, outs > 24, true, n))
                     tl_check(&it, em_quick() ? 11 : 3);
             }
             tl_free(&it);
