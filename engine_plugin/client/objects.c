@@ -14,9 +14,14 @@ enum { MANY_BYTES = 64 << 20 }; /* such blocks are mapped by themselves */
 
 /* Memory. */
 
+static bool is_large(uint64_t bytes)
+{
+    return bytes >= 2 * TD_LARGE_PAGE_BYTES;
+}
+
 static void *alloc_pages(uint64_t bytes, size_t alignment)
 {
-    const bool large = bytes >= 2 * TD_LARGE_PAGE_BYTES;
+    const bool large = is_large(bytes);
     const size_t to = large && alignment < TD_LARGE_PAGE_BYTES ? TD_LARGE_PAGE_BYTES : alignment;
     void *pointer = td_aligned_alloc(to, (size_t)td_align_up(bytes, to));
 
@@ -33,7 +38,7 @@ void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment
         return NULL;
     if (s->allocate)
         pointer = s->allocate(s->user, (size_t)bytes, alignment);
-    else if (bytes > td_machine_bytes()) /* all of it will be touched, whatever the allocator promises */
+    else if (bytes > td_machine_bytes()) /* all of it may be touched, whatever the allocator promises */
         pointer = NULL;
     else
         pointer = alloc_pages(bytes, alignment);
@@ -46,7 +51,11 @@ void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
 {
     void *pointer = td_session_alloc_dirty(s, bytes, alignment);
 
-    return pointer ? memset(pointer, 0, (size_t)bytes) : NULL;
+    if (pointer && is_large(bytes) && !s->allocate)
+        td_zero_pages(pointer, bytes);
+    else if (pointer)
+        memset(pointer, 0, (size_t)bytes);
+    return pointer;
 }
 
 void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)

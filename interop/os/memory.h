@@ -34,6 +34,12 @@ bool td_is_mapped(const void *begin, uint64_t bytes);
  * Blocks: for as long as that takes. */
 void td_drop_pages(void *begin, uint64_t bytes);
 
+/* Makes bytes of an allocator's memory zero. Whole pages are given back for that, not written: so who needs much gets it at once,
+ * and it takes room only where it is used. (Windows: all is written.)
+ * Threads: any; nobody uses them.
+ * Blocks: for as long as that takes. */
+void td_zero_pages(void *begin, uint64_t bytes);
+
 /* Of memory from an allocator, much of it, aligned to TD_LARGE_PAGE_BYTES: asks for pages of that size where nothing was written
  * yet. What is read once from end to end, as weights are, comes half again as fast, as a processor fetches ahead within a
  * page. Where there are none, nothing changes.

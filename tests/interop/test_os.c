@@ -139,6 +139,30 @@ static void memory_is_mapped_and_given_back(void **state)
     assert_null(here);
 }
 
+/* From odd places, within a page and over several; and of pages that the kernel may not take back. */
+static void memory_is_zeroed(void **state)
+{
+    enum { BYTES = 5 * 65536, EDGE = 100 };
+    static const uint64_t ends[] = {EDGE + 1, 3000, 65536, 2 * 65536 + 1, BYTES - EDGE};
+    unsigned char *memory = td_aligned_alloc(65536, BYTES);
+
+    (void)state;
+    assert_non_null(memory);
+    for (size_t i = 0; i < 2 * sizeof ends / sizeof *ends; i++) {
+        const uint64_t end = ends[i / 2];
+
+        memset(memory, 7, BYTES);
+        if (i % 2)
+            assert_int_equal(mlock(memory + 65536, 65536), 0);
+        td_zero_pages(memory + EDGE, end - EDGE);
+        for (uint64_t at = 0; at < BYTES; at++)
+            assert_int_equal(memory[at], at < EDGE || at >= end ? 7 : 0);
+        if (i % 2)
+            munlock(memory + 65536, 65536);
+    }
+    td_aligned_free(memory);
+}
+
 static void files_are_written_and_read(void **state)
 {
     char path[] = "/tmp/tandem-os-XXXXXX", read[4];
@@ -384,6 +408,7 @@ int main(void)
         cmocka_unit_test(sparse_memory_is_for_reading),
         cmocka_unit_test(duplicates_leave_the_standard_ones),
         cmocka_unit_test(memory_is_mapped_and_given_back),
+        cmocka_unit_test(memory_is_zeroed),
         cmocka_unit_test(files_are_written_and_read),
         cmocka_unit_test(events_and_alarms_wake_a_channel),
         cmocka_unit_test(descriptors_travel),

@@ -44,13 +44,37 @@ bool td_is_mapped(const void *begin, uint64_t bytes)
     return msync((void *)(uintptr_t)first, end - first, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
-void td_drop_pages(void *begin, uint64_t bytes)
+enum { MOST_PAGE_BYTES = 65536 /* no machine has larger ones */ };
+
+/* Of whole pages; false: the kernel keeps some, as where they are locked. */
+static bool drop(uint64_t first, uint64_t end)
 {
-    const uint64_t page = 65536, piece = 8 << 20; /* page: no machine has larger ones */
-    const uint64_t first = td_align_up((uintptr_t)begin, page), end = ((uintptr_t)begin + bytes) / page * page;
+    const uint64_t piece = 8 << 20;
 
     for (uint64_t at = first; at < end; at += piece)
-        madvise((void *)(uintptr_t)at, end - at < piece ? end - at : piece, MADV_DONTNEED);
+        if (madvise((void *)(uintptr_t)at, end - at < piece ? end - at : piece, MADV_DONTNEED))
+            return false;
+    return true;
+}
+
+void td_drop_pages(void *begin, uint64_t bytes)
+{
+    const uint64_t at = (uintptr_t)begin;
+
+    drop(td_align_up(at, MOST_PAGE_BYTES), (at + bytes) / MOST_PAGE_BYTES * MOST_PAGE_BYTES);
+}
+
+void td_zero_pages(void *begin, uint64_t bytes)
+{
+    const uint64_t at = (uintptr_t)begin, first = td_align_up(at, MOST_PAGE_BYTES);
+    const uint64_t end = (at + bytes) / MOST_PAGE_BYTES * MOST_PAGE_BYTES;
+
+    if (first >= end || !drop(first, end)) {
+        memset(begin, 0, (size_t)bytes);
+        return;
+    }
+    memset(begin, 0, (size_t)(first - at));
+    memset((void *)(uintptr_t)end, 0, (size_t)(at + bytes - end));
 }
 
 void td_prefer_large_pages(void *begin, uint64_t bytes)

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 #include <wchar.h>
 
 #include "interop/os/descriptor.h"
@@ -158,6 +159,11 @@ void td_drop_pages(void *begin, uint64_t bytes)
 {
     (void)begin;
     (void)bytes;
+}
+
+void td_zero_pages(void *begin, uint64_t bytes)
+{
+    memset(begin, 0, (size_t)bytes);
 }
 
 /* They are for who may lock pages, and to be asked for as memory is allocated. */

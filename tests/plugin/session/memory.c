@@ -133,6 +133,28 @@ static void test_accounting(void **state)
     }
 }
 
+/* Small ones, and those that come and go by whole pages, if not by many. */
+static void test_zeros(void **state)
+{
+    static const uint64_t sizes[] = {MEM_BYTES, (4 << 20) - 1, (4 << 20) + 1, (9 << 20) + 5000, (65 << 20) + 3};
+    rig r;
+
+    (void)state;
+    assert_true(rig_open(&r, ON_CPU));
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) { /* each another time in what it has left */
+        const uint64_t bytes = sizes[i / 2];
+        const tandem_mem mem = new_mem(&r, bytes);
+        unsigned char *host;
+
+        assert_int_equal(tandem_mem_host(r.s, mem, (void **)&host), TANDEM_OK);
+        assert_int_equal(*host, 0);
+        assert_memory_equal(host, host + 1, bytes - 1);
+        memset(host, 7, bytes);
+        assert_int_equal(tandem_mem_destroy(r.s, mem), TANDEM_OK);
+    }
+    rig_close(&r);
+}
+
 static void cycle(rig *r)
 {
     const tandem_mem mem = new_mem(r, MEM_BYTES);
@@ -278,6 +300,7 @@ static void test_models(void **state)
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_allocator),
     cmocka_unit_test(test_accounting),
+    cmocka_unit_test(test_zeros),
     cmocka_unit_test(test_fds),
     cmocka_unit_test(test_models),
 };
