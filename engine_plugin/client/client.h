@@ -426,7 +426,7 @@ void td_model_free(tandem_session *s, td_model *model);
 #define TD_MEM_USAGE (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why);
 tandem_status td_mem_make_device(tandem_session *s, td_mem *mem, VkBufferUsageFlags usage, char *why);
-/* Memory that the session's kernels can read, for weights. Not `zeroed`: on a CPU it is as it comes. */
+/* Memory that the session's kernels can read, for weights. Not `zeroed`: it is as it comes, but zeros on the worker's GPU. */
 tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, char *why);
 /* The same, all zeros wherever it is; and memory that the host fills as well, for small things that the kernels read. */
 tandem_status td_mem_make_zeros(tandem_session *s, td_mem *mem, char *why);

@@ -82,7 +82,7 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, c
     if (!s->cu)
         return use_block(s, mem, zeroed, why);
     status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK && s->of_worker) /* it may have been another client's */
+    if (status == TANDEM_OK && (zeroed || s->of_worker)) /* there it may have been another client's */
         status = td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES);
     mem->address = mem->cu.address;
     return status;
@@ -108,9 +108,7 @@ tandem_status td_mem_make_zeros(tandem_session *s, td_mem *mem, char *why)
 {
     const tandem_status status = td_mem_make_private(s, mem, true, why);
 
-    if (status != TANDEM_OK || mem->host)
-        return status;
-    return s->cu ? td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES) : upload_zeros(s, mem, why);
+    return status == TANDEM_OK && td_is_inline(s) ? upload_zeros(s, mem, why) : status;
 }
 
 /* Near the GPU where that is possible: blocks read it one after the other. */

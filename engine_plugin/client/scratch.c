@@ -125,7 +125,7 @@ static tandem_status make_scratch(tandem_session *s, uint64_t owner, uint64_t by
     out->owner = owner;
     if (s->stream) {
         out->mem = td_mem_new(s, bytes, why);
-        status = out->mem ? td_mem_make_private(s, out->mem, true, why) : TANDEM_ERROR_NOMEM;
+        status = out->mem ? td_mem_make_private(s, out->mem, false, why) : TANDEM_ERROR_NOMEM;
         if (out->mem) {
             out->address = out->mem->address;
             s->mem_device_bytes += out->mem->device_share;

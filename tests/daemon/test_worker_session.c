@@ -203,6 +203,15 @@ static td_mem *mem_of_model(tandem_session *of, tandem_model model)
     return found;
 }
 
+static uint64_t cleared_bytes;
+
+static void see_clearing(const char *call, const void *info, uint64_t bytes)
+{
+    (void)info;
+    if (!strcmp(call, "cuMemsetD8Async"))
+        cleared_bytes += bytes;
+}
+
 /* Weights of another session's are seen in place, and so is its network: an instance has its state here. Clients get the
  * beginning of the file, which nobody can change. */
 static void models_are_seen_from_another_session(void **state)
@@ -230,7 +239,10 @@ static void models_are_seen_from_another_session(void **state)
     there = mem_of_model(other, model);
     assert_true(here && there && here->address == there->address && here->bytes == there->bytes);
     assert_in_range(td_worker_session_state_bytes(other, model), NETWORK_CHANNELS * sizeof(float), 256);
+    fault_observe(see_clearing);
     assert_int_equal(tandem_model_instance(session, alias, &desc, &instance), TANDEM_OK);
+    fault_observe(NULL);
+    assert_int_equal(cleared_bytes, td_worker_session_state_bytes(other, model)); /* once */
     fd = td_worker_session_model_header(other, model, &bytes);
     assert_int_equal(td_worker_session_model_header(session, alias, &bytes), -1);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
