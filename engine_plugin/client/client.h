@@ -285,6 +285,8 @@ struct tandem_session {
     void *user;
     atomic_ullong block_bytes; /* held of the allocator */
     td_process_mark mark; /* of the process that made it */
+    atomic_uint holders;  /* whoever made it, until tandem_session_destroy(), and its languages: the last one frees these bytes */
+    atomic_bool over;     /* tandem_session_destroy() has begun: all but what is above is gone, or goes */
 
     td_way way;    /* who computes, and how it meets the engine; */
     uint32_t rung; /* what that is called */
@@ -372,9 +374,11 @@ static inline bool td_copies(const tandem_session *s) { return !td_way_shares_me
 static inline bool td_gpu_signals(const tandem_session *s) { return td_way_gpu_signals(s->way); }
 static inline bool td_is_on_device(const tandem_session *s) { return td_way_is_on_device(s->way); }
 
-/* entry.c. usable: in the process that made it, else (or for NULL) the call is to return ARG. fail: a call without a session
- * fails, with a line where TANDEM_LOG asks for one. keep: the text of this thread's last failure. */
+/* entry.c. here: in the process that made it; usable: and not destroyed; else (or for NULL) the call is to return ARG. fail: a call
+ * without a session fails, with a line where TANDEM_LOG asks for one. keep: the text of this thread's last failure. */
+bool td_session_is_here(const tandem_session *s, const char *call);
 bool td_session_usable(const tandem_session *s, const char *call);
+static inline bool td_session_is_over(const tandem_session *s) { return atomic_load(&s->over); }
 tandem_status td_call_fail(const char *call, tandem_status status, const char *why);
 void td_call_keep(const char *call, const char *why);
 const char *td_call_text(void);
@@ -401,6 +405,8 @@ static inline td_timeline *td_timeline_find_locked(tandem_session *s, tandem_tim
     return (td_timeline *)td_table_find_locked(s, TD_KIND_TIMELINE, id, what, why);
 }
 void td_object_release_locked(tandem_session *s, td_object *object);
+/* session.c: a holder less. */
+void td_session_drop(tandem_session *s);
 /* close.c: cancels the jobs that have not begun, waits for the others. OK: nobody uses it, nobody can; BUSY: it stays. */
 tandem_status td_object_close_locked(tandem_session *s, td_object *object, const char *what, char *why);
 

@@ -29,7 +29,7 @@ const char *td_call_text(void)
     return last_text;
 }
 
-bool td_session_usable(const tandem_session *s, const char *call)
+bool td_session_is_here(const tandem_session *s, const char *call)
 {
     char why[80];
 
@@ -39,4 +39,13 @@ bool td_session_usable(const tandem_session *s, const char *call)
         td_text(why, sizeof why, "session was made in another process (%d)", (int)s->mark.maker);
     td_call_fail(call, TANDEM_ERROR_ARG, s ? why : "session is NULL");
     return false;
+}
+
+bool td_session_usable(const tandem_session *s, const char *call)
+{
+    const bool is_here = td_session_is_here(s, call);
+
+    if (is_here && td_session_is_over(s))
+        td_call_fail(call, TANDEM_ERROR_ARG, "its session was destroyed");
+    return is_here && !td_session_is_over(s);
 }

@@ -157,9 +157,21 @@ static void release_refused(tandem_session *s)
     }
 }
 
+void td_session_drop(tandem_session *s)
+{
+    if (atomic_fetch_sub(&s->holders, 1) > 1)
+        return;
+    td_process_mark_free(&s->mark);
+    if (s->release)
+        s->release(s->user, s);
+    else
+        td_aligned_free(s);
+}
+
 /* Accepts a half-made one. */
 static void free_session(tandem_session *s)
 {
+    atomic_store(&s->over, true);
     td_judge_stop(s);
     td_reaper_stop(s);
     if (s->has_lock)
@@ -203,11 +215,7 @@ static void free_session(tandem_session *s)
         pthread_cond_destroy(&s->reap);
         pthread_cond_destroy(&s->judge);
     }
-    td_process_mark_free(&s->mark);
-    if (s->release)
-        s->release(s->user, s);
-    else
-        td_aligned_free(s);
+    td_session_drop(s);
 }
 
 tandem_status tandem_session_destroy(tandem_session **session)
@@ -284,6 +292,7 @@ tandem_status td_session_make(const tandem_session_desc *given, bool of_worker, 
     s->release = desc->release;
     s->user = desc->user;
     atomic_init(&s->block_bytes, sizeof *s);
+    atomic_init(&s->holders, 1);
     s->jobs_in_flight = desc->frames_in_flight ? desc->frames_in_flight : 3;
     s->timing = desc->timing;
     s->job_class = desc->job_class;

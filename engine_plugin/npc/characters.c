@@ -154,7 +154,7 @@ tandem_status tandem_npc_destroy(tandem_npc **npc)
 {
     if (!npc || !*npc)
         return td_call_fail(__func__, TANDEM_ERROR_ARG, npc ? "*npc is NULL" : "npc is NULL");
-    if (!is_usable(*npc, __func__))
+    if (!td_session_is_here((*npc)->language->session, __func__))
         return TANDEM_ERROR_ARG;
     tandem_language *language = (*npc)->language;
     free_npc(*npc);

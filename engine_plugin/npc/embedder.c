@@ -166,7 +166,7 @@ tandem_status tandem_embedder_destroy(tandem_embedder **embedder)
     if (!embedder || !*embedder)
         return td_call_fail(__func__, TANDEM_ERROR_ARG,
                             embedder ? "*embedder is NULL" : "embedder is NULL");
-    if (!is_usable(*embedder, __func__))
+    if (!td_session_is_here((*embedder)->language->session, __func__))
         return TANDEM_ERROR_ARG;
     tandem_language *language = (*embedder)->language;
     free_embedder(*embedder);

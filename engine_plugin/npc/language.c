@@ -210,6 +210,7 @@ static void free_language(tandem_language *l)
     td_token_tree_destroy(&l->tree);
     td_tokenizer_destroy(&l->tokenizer);
     td_chat_own_destroy(&l->own_form);
+    td_session_drop(l->session);
     free(l);
 }
 
@@ -269,6 +270,7 @@ tandem_status tandem_language_create(tandem_session *session, const tandem_langu
     if (!l)
         return td_session_fail(session, __func__, TANDEM_ERROR_NOMEM, "no memory for a language");
     l->session = session;
+    atomic_fetch_add(&session->holders, 1);
     l->precision = known.precision;
     status = read_vocabulary(l, &known, why);
     if (status != TANDEM_OK)
@@ -294,15 +296,16 @@ tandem_status tandem_language_destroy(tandem_language **language)
                             language ? "*language is NULL" : "language is NULL");
     tandem_language *l = *language;
     const unsigned npcs = atomic_load(&l->npcs), embedders = atomic_load(&l->embedders);
-    if (!td_session_usable(l->session, __func__))
+    if (!td_session_is_here(l->session, __func__))
         return TANDEM_ERROR_ARG;
+    const bool over = td_session_is_over(l->session); /* and its model with it */
     if (npcs || embedders) {
         td_text(why, sizeof why, "language has %u %s, which must be destroyed first",
                 npcs ? npcs : embedders, npcs ? "characters" : "embedders");
-        return td_session_fail(l->session, __func__, TANDEM_ERROR_ARG, why);
+        return over ? td_call_fail(__func__, TANDEM_ERROR_ARG, why) : td_session_fail(l->session, __func__, TANDEM_ERROR_ARG, why);
     }
     td_stage_destroy(&l->stage);
-    const tandem_status status = tandem_model_destroy(l->session, l->model);
+    const tandem_status status = over ? TANDEM_OK : tandem_model_destroy(l->session, l->model);
     if (status != TANDEM_OK)
         return status;
     free_language(l);

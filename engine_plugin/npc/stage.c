@@ -119,20 +119,33 @@ tandem_status td_stage_create(const td_stage_desc *desc, td_stage **out)
     return status;
 }
 
+/* What was the session's own went with it; of the host's stays what a GPU that hung may still use. */
+static void free_numbers(const td_stage *s, td_host_mem *m)
+{
+    tandem_session *session = s->of.session;
+
+    if (td_session_is_over(session)) {
+        m->mem = 0;
+        m->pages = atomic_load(&session->stuck) ? NULL : m->pages;
+    }
+    td_host_mem_free(session, m);
+}
+
 void td_stage_destroy(td_stage **stage)
 {
     td_stage *s = *stage;
 
     if (!s)
         return;
-    if (s->instance)
+    const bool over = td_session_is_over(s->of.session);
+    if (s->instance && !over)
         tandem_instance_destroy(s->of.session, s->instance);
     for (int i = 0; i < TD_STAGE_LOGITS; i++) {
-        td_host_mem_free(s->of.session, &s->logits[i].mem);
-        td_host_mem_free(s->of.session, &s->logits[i].hidden);
-        td_host_mem_free(s->of.session, &s->logits[i].tops);
+        free_numbers(s, &s->logits[i].mem);
+        free_numbers(s, &s->logits[i].hidden);
+        free_numbers(s, &s->logits[i].tops);
     }
-    if (s->unwanted)
+    if (s->unwanted && !over)
         tandem_mem_destroy(s->of.session, s->unwanted);
     td_pages_destroy(&s->pages);
     pthread_mutex_destroy(&s->lock);
@@ -606,7 +619,7 @@ static void cancel_unwanted(td_stage *s)
     for (uint32_t i = 0; i < s->row_count; i++)
         if (s->rows[i] && s->rows[i]->wants)
             return;
-    if (s->ticket)
+    if (s->ticket && !td_session_is_over(s->of.session))
         tandem_cancel(s->of.session, s->ticket);
 }
 

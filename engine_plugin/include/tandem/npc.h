@@ -59,7 +59,7 @@ typedef struct tandem_language_desc {
 /* Loads a file onto a session.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a model, a
  *          vocabulary or a form that is not known here; NOMEM; DEVICE. *out is NULL on failure.
- * Owner: the caller, until tandem_language_destroy(), before the session is destroyed.
+ * Owner: the caller, until tandem_language_destroy(), which should come before tandem_session_destroy(): see there.
  * Threads: any.
  * Blocks: while it reads the file. */
 TANDEM_API tandem_status tandem_language_create(tandem_session *session, const tandem_language_desc *desc,

@@ -198,7 +198,9 @@ TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, 
  * NULL.
  * Returns: OK; ARG if session or *session is NULL (as after a first destroy), or in a child of the process that made it:
  *          there *session stays, and so does its memory.
- * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
+ * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's. Languages
+ *        of it (tandem/npc.h), and what is theirs, can but be destroyed from then on: all other calls with them are ARG. Where
+ *        there are any, it is with the last of them that the session's own block goes to desc.release.
  *        What a GPU that failed or hangs may still use is left behind, with a log line. Points that no job signals, as
  *        tandem_submit() refused theirs, are signalled too, and named in the log: a submit of the engine's may wait for one.
  * Threads: no other call on this session may run or follow.
