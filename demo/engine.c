@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t ONCE_TIMEOUT_NS = 60ull * 1000000000ull;
+enum { PATIENCE_STEPS = 60 };
 
 bool demo_fail(const char *format, ...)
 {
@@ -47,6 +47,34 @@ bool demo_vk(demo_engine *e, VkResult result, const char *what)
         return true;
     e->lost = e->lost || result == VK_ERROR_DEVICE_LOST;
     return demo_fail("%s: %s (VkResult %d)", what, result_text(result), (int)result);
+}
+
+bool demo_engine_on_cpu(const demo_engine *e)
+{
+    return e->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+}
+
+demo_patience demo_patience_begin(bool on_cpu)
+{
+    return (demo_patience){on_cpu, PATIENCE_STEPS, clock()};
+}
+
+bool demo_patience_lasts(demo_patience *p, clock_t used)
+{
+    const bool computes = p->on_cpu && used - p->used >= CLOCKS_PER_SEC / 1000;
+    p->used = used;
+    p->steps = computes ? PATIENCE_STEPS : p->steps ? p->steps - 1 : 0;
+    return p->steps;
+}
+
+bool demo_wait(demo_engine *e, VkFence fence, const char *what)
+{
+    demo_patience patience = demo_patience_begin(demo_engine_on_cpu(e));
+    VkResult result;
+    do
+        result = vkWaitForFences(e->device, 1, &fence, VK_TRUE, DEMO_PATIENCE_STEP_NS);
+    while (result == VK_TIMEOUT && demo_patience_lasts(&patience, clock()));
+    return demo_vk(e, result, what);
 }
 
 static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
@@ -409,7 +437,7 @@ bool demo_once_end(demo_engine *e)
     const VkResult result = vkQueueSubmit(e->queue, 1, &submit, e->once_fence);
     demo_queue_unlock(e);
     return demo_vk(e, result, "submitting") &&
-           demo_vk(e, vkWaitForFences(e->device, 1, &e->once_fence, VK_TRUE, ONCE_TIMEOUT_NS), "waiting for the GPU");
+           demo_wait(e, e->once_fence, "waiting for the GPU");
 }
 
 void demo_memory_barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags wrote,

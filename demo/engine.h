@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 #include <vulkan/vulkan.h>
 
 #include "demo/integrate.h"
@@ -88,6 +89,22 @@ uint32_t demo_engine_destroy(demo_engine *e);
 bool demo_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a VkResult, if it is an error; true if it is none. Remembers VK_ERROR_DEVICE_LOST. */
 bool demo_vk(demo_engine *e, VkResult result, const char *what);
+
+bool demo_engine_on_cpu(const demo_engine *e); /* a processor draws, not a GPU */
+
+/* How long to wait for what a GPU does: a minute, in which a driver may compile shaders. For what a processor does: as long as this
+ * process has some of its time (`used`: clock()), however little that is, and a minute without any. Asked after each step of a
+ * second that was waited in vain; false: no longer. */
+typedef struct demo_patience {
+    bool on_cpu;
+    uint32_t steps;
+    clock_t used;
+} demo_patience;
+#define DEMO_PATIENCE_STEP_NS 1000000000u
+demo_patience demo_patience_begin(bool on_cpu);
+bool demo_patience_lasts(demo_patience *patience, clock_t used);
+/* For a fence, so long; false as demo_vk(). */
+bool demo_wait(demo_engine *e, VkFence fence, const char *what);
 
 bool demo_image_create(demo_engine *e, VkFormat format, uint32_t width, uint32_t height, VkImageUsageFlags usage,
                        const char *name, demo_image *out);

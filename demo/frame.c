@@ -35,9 +35,7 @@ const char *const demo_backends[] = {[TANDEM_BACKEND_AUTO] = "auto",
                                      [TANDEM_BACKEND_CUDA] = "cuda",
                                      [TANDEM_BACKEND_CPU] = "cpu"};
 
-/* A driver that compiles shaders when they first run may take seconds over a first frame. */
-static const uint64_t WAIT_NS = 60ull * 1000000000ull, REPORT_NS = 1000000000ull,
-                      CLOSE_NS = 3ull * 1000000000ull;
+static const uint64_t REPORT_NS = 1000000000ull, CLOSE_NS = 3ull * 1000000000ull;
 enum { REFERENCE_CHUNK = 16, CHUNK_SAMPLES = 1 << 20, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
 enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO,
        KV_LEN = KV_WIDTH * KV_WIDTH };
@@ -190,6 +188,7 @@ static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, ch
                                    .backend = p->options.backend,
                                    .rung = rung,
                                    .cpu_threads = p->options.threads,
+                                   .wait_bound_ns = demo_engine_on_cpu(e) ? UINT64_MAX : 0, /* demo_wait() has a bound of its own */
                                    .log = on_log,
                                    .user = p};
     *st = (demo_station){0};
@@ -421,8 +420,7 @@ static bool pause_inside(demo_engine *e, demo_slot *s, double ms, submit_points 
     if (ms <= 0)
         return true;
     if (!demo_vk(e, vkResetFences(e->device, 1, &e->once_fence), "resetting a fence") ||
-        !submit_commands(e, s, points, e->once_fence) ||
-        !demo_vk(e, vkWaitForFences(e->device, 1, &e->once_fence, VK_TRUE, WAIT_NS), "waiting for the GPU"))
+        !submit_commands(e, s, points, e->once_fence) || !demo_wait(e, e->once_fence, "waiting for the GPU"))
         return false;
     memset(points, 0, sizeof *points);
     sleep_ms(ms);
@@ -688,7 +686,7 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     if (!submit_commands(e, s, &points, fence))
         return false;
     if (fence) {
-        if (!demo_vk(e, vkWaitForFences(e->device, 1, &fence, VK_TRUE, WAIT_NS), "waiting for the GPU"))
+        if (!demo_wait(e, fence, "waiting for the GPU"))
             return false;
         sleep_ms(p->options.inject_ms[DEMO_TO]);
     }
@@ -704,7 +702,12 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
 /* Waits until a job has ended; false if it did not end well. */
 static bool job_done(demo_pipeline *p, demo_slot *s, tandem_ticket ticket)
 {
-    const tandem_status status = integrate_wait(&s->station->tandem, ticket, WAIT_NS);
+    const integration *it = &s->station->tandem;
+    demo_patience patience = demo_patience_begin(demo_engine_on_cpu(p->engine) || it->info.backend == TANDEM_BACKEND_CPU);
+    tandem_status status;
+    do
+        status = integrate_wait(it, ticket, DEMO_PATIENCE_STEP_NS);
+    while (status == TANDEM_ERROR_BUSY && demo_patience_lasts(&patience, clock()));
     if (status != TANDEM_OK)
         trouble(p, s->station, status, "a job");
     return status == TANDEM_OK;
@@ -874,8 +877,7 @@ bool demo_frame_redraw(demo_pipeline *p, demo_slot *s, const demo_present *prese
         points.signal[points.signals++] = present->signal;
     }
     return demo_vk(e, vkResetFences(e->device, 1, &s->fence), "resetting a fence") &&
-           submit_commands(e, s, &points, s->fence) &&
-           demo_vk(e, vkWaitForFences(e->device, 1, &s->fence, VK_TRUE, WAIT_NS), "waiting for the GPU");
+           submit_commands(e, s, &points, s->fence) && demo_wait(e, s->fence, "waiting for the GPU");
 }
 
 /* The GPU's stamps on CLOCK_MONOTONIC. Without calibrated clocks the last stamp is taken for the moment when the fence
@@ -913,10 +915,9 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     demo_engine *e = p->engine;
     uint64_t ticks[DEMO_TIMESTAMPS], gpu[DEMO_TIMESTAMPS];
     demo_frame_result *r = &s->outcome;
-    if (!demo_vk(e, vkWaitForFences(e->device, 1, &s->fence, VK_TRUE, WAIT_NS), "waiting for a frame") ||
-        !demo_vk(e,
-                 vkGetQueryPoolResults(e->device, s->queries, 0, DEMO_TIMESTAMPS, sizeof ticks, ticks, sizeof *ticks,
-                                       VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+    if (!demo_wait(e, s->fence, "waiting for a frame") ||
+        !demo_vk(e, vkGetQueryPoolResults(e->device, s->queries, 0, DEMO_TIMESTAMPS, sizeof ticks, ticks, sizeof *ticks,
+                                          VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
                  "reading timestamps"))
         return false;
     map_clocks(e, ticks, td_now_ns(), gpu);

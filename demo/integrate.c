@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long a job's wait for the engine's signal may last before it fails: as long as a first frame may take, in which drivers
- * compile shaders. */
+/* As long as a first frame may take, in which drivers compile shaders. */
 #define WAIT_BOUND_NS 30000000000u
 
 enum { MAX_REQUIREMENTS = 64 };
@@ -113,7 +112,7 @@ bool integrate_open(integration *it, const integration_desc *desc, char *why, si
                                                     .user = desc->user,
                                                     .cpu_threads = desc->cpu_threads,
                                                     .frames_in_flight = 2 * INTEGRATION_SLOTS + 2,
-                                                    .wait_bound_ns = WAIT_BOUND_NS,
+                                                    .wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : WAIT_BOUND_NS,
                                                     .timing = 1,
                                                     .rung = desc->rung,
                                                     .error_text = why,

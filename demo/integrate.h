@@ -51,6 +51,7 @@ typedef struct integration_desc {
     uint64_t input_bytes, output_bytes; /* of a slot */
     uint32_t backend, rung; /* tandem_backend, tandem_rung; 0: the best */
     uint32_t cpu_threads;   /* 0: all cores */
+    uint64_t wait_bound_ns; /* how long a job waits for the engine's signal before it fails; 0: 30 s */
     void (*log)(void *user, int level, const char *text);
     void *user;
 } integration_desc;

@@ -119,7 +119,7 @@ int main(int argc, char **argv)
     }
     if (!demo_engine_device(&engine, display.surface))
         goto end;
-    const bool gpu = engine.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
+    const bool gpu = !demo_engine_on_cpu(&engine);
     if (!options.headless && !options.scene_given && gpu) /* which has the time for it */
         options.frame.scene = demo_scene_find("courtyard");
     if (!options.frame.width)

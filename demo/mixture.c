@@ -16,7 +16,6 @@
 #include "kernels/model/safetensors.h"
 
 enum { MOST_TENSORS = 64, MOST_GATHERS = 32, MOST_KEYS = 128, NONE = -1 };
-static const uint64_t WAIT_NS = 60ull * 1000000000ull;
 
 /* A binding, and what of the pixel that is asked about comes out of each of its pixels: a weight, and one for each of red, green and
  * blue, which differ by what light is multiplied with. */
@@ -337,7 +336,7 @@ static bool run(demo_mixture *m)
                               .binding_count = m->tensor_count,
                               .numbers = m->numbers,
                               .number_count = 2};
-    return tandem_submit(m->session, &job, &ticket) == TANDEM_OK && tandem_wait(m->session, ticket, WAIT_NS, &report) == TANDEM_OK &&
+    return tandem_submit(m->session, &job, &ticket) == TANDEM_OK && tandem_wait(m->session, ticket, UINT64_MAX, &report) == TANDEM_OK &&
            report.state == TANDEM_JOB_DONE;
 }
 

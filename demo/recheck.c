@@ -13,8 +13,6 @@
 
 #include "interop/base.h"
 
-static const uint64_t WAIT_NS = 60ull * 1000000000ull;
-
 struct demo_recheck {
     tandem_session *session;
     demo_denoiser denoiser;
@@ -104,7 +102,7 @@ bool demo_recheck_frame(demo_recheck *r, demo_pipeline *p, demo_slot *slot, demo
          fill_kept(p, slot, normal, depth) && (shown = malloc(floats * sizeof *shown)) != NULL &&
          demo_slot_read(p, slot, slot->job->output, picture.offset_bytes, floats * sizeof *shown, shown) &&
          tandem_submit(r->session, &job, &ticket) == TANDEM_OK &&
-         tandem_wait(r->session, ticket, WAIT_NS, &report) == TANDEM_OK && report.state == TANDEM_JOB_DONE;
+         tandem_wait(r->session, ticket, UINT64_MAX, &report) == TANDEM_OK && report.state == TANDEM_JOB_DONE;
     demo_denoiser_go_on(d, ok);
     const float *exact = result;
     for (size_t i = 0; ok && i < floats; i++) {

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -591,6 +592,35 @@ def check_window():
           f"a window begins with the input on the left, {noise[:370].mean():.2f}, and the result, {noise[410:].mean():.2f}")
 
 
+def check_starved():
+    """A machine that has no time for the demo, here for longer than a job waits for a GPU: it goes on where it was."""
+    out = os.path.join(folder, "starved")
+    demo = subprocess.Popen([program, "--headless", "--scene", "courtyard", "--width", "960", "--height", "540", "--samples", "1", "--frames",
+                             "1", "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=limits.cpu(240))
+
+    def drawing():
+        """How many threads, of those that began later, have had a tenth of a second: they draw the first frame."""
+        return sum(thread != str(demo.pid) and cpu_ticks(f"/proc/{demo.pid}/task/{thread}/stat") >= os.sysconf("SC_CLK_TCK") // 10
+                   for thread in os.listdir(f"/proc/{demo.pid}/task"))
+
+    while demo.poll() is None and not drawing():
+        time.sleep(0.01)
+    check(demo.poll() is None, "starved: its first frame is seen")
+    demo.send_signal(signal.SIGSTOP)
+    time.sleep(31)
+    demo.send_signal(signal.SIGCONT)
+    _, errors = demo.communicate(timeout=240 * limits.WALL)
+    check(demo.returncode == 0 and os.path.exists(os.path.join(out, "last.png")), f"starved: ends well ({errors.strip()[:300]})")
+
+
+def cpu_ticks(path):
+    try:
+        with open(path) as file:
+            return int(file.read().rpartition(")")[2].split()[11])
+    except OSError:
+        return 0  # it has just ended
+
+
 def check_command_line():
     for arguments, words in [
             (["--scene", "cellar"], ["--scene", "cellar", "room", "gallery"]),
@@ -636,5 +666,6 @@ check_oidn()
 check_attention()
 check_ladder()
 check_surroundings()
+check_starved()
 check_window()
 finish()

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "demo/adapt.h"
+#include "demo/engine.h"
 #include "demo/metrics.h"
 #include "demo/mixture.h"
 #include "demo/options.h"
@@ -440,13 +441,34 @@ static void test_scenes_of_their_own_life(void **state)
     }
 }
 
+/* A GPU has a minute, whatever this process does meanwhile; a processor has until this process had none of its time for a minute. */
+static void test_patience(void **state)
+{
+    const clock_t little = CLOCKS_PER_SEC / 1000;
+    (void)state;
+    for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
+        demo_patience busy = demo_patience_begin(on_cpu), idle = busy;
+        int steps = 1;
+        while (demo_patience_lasts(&busy, busy.used + little) && steps < 1000)
+            steps++;
+        assert_int_equal(steps, on_cpu ? 1000 : 60);
+        for (int i = 0; i < 40; i++)
+            assert_true(demo_patience_lasts(&idle, idle.used + little / 2));
+        assert_true(demo_patience_lasts(&idle, idle.used + little));
+        for (steps = 1; demo_patience_lasts(&idle, idle.used); steps++)
+            assert_true(steps < 60);
+        assert_int_equal(steps, on_cpu ? 60 : 60 - 41);
+        assert_false(demo_patience_lasts(&idle, idle.used));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_box), cmocka_unit_test(test_map), cmocka_unit_test(test_seams),
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
         cmocka_unit_test(test_adapt),                cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_scenes_of_their_own_life),
+        cmocka_unit_test(test_scenes_of_their_own_life), cmocka_unit_test(test_patience),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
