@@ -326,8 +326,8 @@ TANDEM_API tandem_status tandem_npc_save(tandem_npc *npc, void *to, uint64_t *by
 
 /* Makes a character what it was when it was saved, in this process or another. It must be of the same model and persona, plain or
  * not, and its language's caches of the same format. What it had read then it does not read again, but for the persona, unless
- * others have read that; where characters have no pages in common it reads all again. Bytes may come from anywhere: they are
- * checked, a checksum finds damage, and no other character is ever given what they say.
+ * others have read that; where characters have no pages in common, or caches are in tandemd, it reads all again. Bytes may come from
+ * anywhere: they are checked, a checksum finds damage, and no other character is ever given what they say.
  * Returns: OK; ARG, also for bytes of another model, persona or format of caches; PROTOCOL for bytes that are none, damaged, or of
  *          a version that is not known here, saying what is wrong; BUSY while it answers; NOMEM. Where it fails nothing has changed.
  * Owner: bytes are copied.
