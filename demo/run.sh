@@ -7,7 +7,7 @@ root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 usage() {
     cat <<'END'
 usage: sh demo/run.sh [options]
-Installs missing Debian packages (says which, asks nothing), builds into build/, and runs the demo there.
+Installs missing Debian packages (says which, asks nothing), builds the programs into build/, and runs the demo there.
 
   --headless            no window: write pictures and report.json, then end; by itself where there is no display
   --frames N            how many frames (headless: 60; window: until it is closed)
@@ -53,5 +53,6 @@ done
 
 . "$root/demo/setup.sh"
 td_install
+td_target=tandem_programs
 td_build default build
 exec "$root/build/tandem-demo" "$@"

@@ -63,7 +63,9 @@ td_progress() {
     done
 }
 
-# td_build PRESET FOLDER [configure options]: configures and builds; shows what the compiler said only if it failed.
+# td_build PRESET FOLDER [configure options]: configures and builds, all or $td_target alone; shows what the compiler said only if it
+# failed.
+td_target=all
 td_build() {
     td_preset=$1
     td_folder=$root/$2
@@ -88,7 +90,7 @@ td_build() {
     td_progress "$td_folder" "$td_start" &
     td_monitor=$!
     td_status=0
-    cmake --build "$td_folder" --parallel "$td_jobs" >"$td_folder/build.log" 2>&1 || td_status=$?
+    cmake --build "$td_folder" --target "$td_target" --parallel "$td_jobs" >"$td_folder/build.log" 2>&1 || td_status=$?
     kill "$td_monitor" 2>/dev/null || :
     wait "$td_monitor" 2>/dev/null || :
     [ "$td_status" = 0 ] || {

@@ -121,6 +121,7 @@ mkdir "$work/slow"
 cat >"$work/slow/cmake" <<'END'
 #!/bin/sh
 [ "$1" = --build ] || exit 0
+echo "cmake $*"
 echo "[7/45] Compiling the kernels: sm_90a.cubin"
 sleep 3
 exit "$FAKE_RESULT"
@@ -134,6 +135,7 @@ slow() {
 slow 0 || fail "a build that passes fails"
 grep -q '^tandem: built: step 7/45, [1-9][0-9]* s$' "$work/out" || fail "a long build does not say how far it is"
 grep -q '^tandem: built built in ' "$work/out" || fail "a build does not say that it is done"
+grep -q '^cmake --build .* --target all ' "$work/built/build.log" || fail "a build of all is one of something else"
 if slow 1; then fail "a build that fails passes"; fi
 grep -q 'building built failed' "$work/out" || fail "a build does not say that it failed"
 
@@ -146,7 +148,8 @@ cat >"$work/skips/demo/setup.sh" <<'END'
 td_packages=
 td_say() { echo "tandem: $*"; }
 td_install() { :; }
-td_build() { :; }
+td_target=all
+td_build() { echo "td_build $td_target $1 $2"; }
 END
 cat >"$work/slow/ctest" <<'END'
 #!/bin/sh
@@ -174,6 +177,22 @@ for code in 0 1; do
     echo "raise SystemExit($code)" >"$work/skips/tests/kernels/minilm/minilm.py"
     if run test_minilm --strict; then fail "--strict takes it that no package was fetched"; fi
 done
+# demo/run.sh builds the programs alone; tests are tests/run.sh's.
+for line in 'all default build' 'all asan build-asan'; do
+    grep -qx "td_build $line" "$work/out" || fail "tests/run.sh does not build $line"
+done
+cp "$root/demo/run.sh" "$work/skips/demo"
+printf '#!/bin/sh\necho "demo $*"\n' >"$work/skips/build/tandem-demo"
+chmod +x "$work/skips/build/tandem-demo"
+"$sh" "$work/skips/demo/run.sh" --frames 3 >"$work/out" 2>&1 || fail "demo/run.sh fails"
+[ "$(cat "$work/out")" = "td_build tandem_programs default build
+demo --frames 3" ] || fail "demo/run.sh does something else than to build the programs and to run one"
+if [ -f "$build/build.ninja" ]; then
+    ninja -C "$build" -t commands tandem_programs >"$work/out"
+    grep -q ' -o tandem-demo ' "$work/out" || fail "the programs lack tandem-demo"
+    grep -q ' -o tandem ' "$work/out" || fail "the programs lack the tool"
+    if grep -q 'tests/CMakeFiles/\|examples/CMakeFiles/' "$work/out"; then fail "tests or examples are among the programs"; fi
+fi
 rm "$work/bin/apt-get"
 if install 0; then fail "went on without apt-get"; fi
 grep -q 'no apt-get.* glslc libpng-dev' "$work/out" || fail "does not name what is missing"
