@@ -9,7 +9,6 @@
 #include "interop/os/descriptor.h"
 #include "interop/os/futex.h"
 #include "interop/os/memory.h"
-#include "interop/wire/conn.h"
 
 static_assert(TD_WIRE_SLOT_BYTES <= sizeof(td_wire_message), "there is room for what a slot holds");
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "no locks in memory that a peer can write");
@@ -127,38 +126,6 @@ void td_shared_timeline_raise(td_shared_timeline *timeline, uint64_t value)
     td_eventcount_notify(&timeline->counter->raised);
 }
 
-/* How much of a wait is left; 0 at its end. */
-static uint64_t left_ns(uint64_t begin_ns, uint64_t timeout_ns)
-{
-    const uint64_t gone = td_now_ns() - begin_ns;
-
-    return gone < timeout_ns ? timeout_ns - gone : 0;
-}
-
-tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t value, int socket, uint64_t timeout_ns,
-                                       char *why, size_t why_bytes)
-{
-    const uint64_t begin_ns = td_now_ns();
-
-    for (bool alive = true;;) {
-        const uint32_t seen = atomic_load(&timeline->counter->raised.count);
-        uint64_t now, left;
-        const tandem_status status = td_shared_timeline_read(timeline, &now, why, why_bytes);
-
-        if (status != TANDEM_OK || now >= value)
-            return status;
-        if (!alive)
-            return td_fail(why, why_bytes, TANDEM_ERROR_LOST,
-                           "the peer is gone; its timeline stands at %" PRIu64 ", not %" PRIu64, now, value);
-        left = left_ns(begin_ns, timeout_ns);
-        if (!left)
-            return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "timeline stands at %" PRIu64 ", not %" PRIu64, now,
-                           value);
-        td_eventcount_wait(&timeline->counter->raised, seen, left);
-        alive = socket < 0 || td_channel_is_open(socket); /* then one last look: it may have signalled before it went */
-    }
-}
-
 tandem_status td_ring_make(td_ring *ring, const td_wire_sizes *sizes, int *fd, char *why, size_t why_bytes)
 {
     void *shared;
@@ -256,28 +223,6 @@ tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message 
     if (status == TANDEM_OK)
         td_wire_took(rules, TD_WIRE_RING, message);
     return status;
-}
-
-tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char *why, size_t why_bytes)
-{
-    const uint64_t begin_ns = td_now_ns();
-
-    for (bool alive = true;;) {
-        const uint32_t seen = atomic_load(&ring->shared->to_daemon.count);
-        uint32_t count;
-        uint64_t left;
-        const tandem_status status = td_ring_count(ring, &count, why, why_bytes);
-
-        if (status != TANDEM_OK || count)
-            return status;
-        if (!alive)
-            return td_fail(why, why_bytes, TANDEM_ERROR_LOST, "the peer is gone, and the ring is empty");
-        left = left_ns(begin_ns, timeout_ns);
-        if (!left)
-            return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
-        td_eventcount_wait(&ring->shared->to_daemon, seen, left);
-        alive = socket < 0 || td_channel_is_open(socket);
-    }
 }
 
 void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report)

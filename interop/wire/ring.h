@@ -59,9 +59,6 @@ void td_shared_timeline_close(td_shared_timeline *timeline);
 tandem_status td_shared_timeline_read(td_shared_timeline *timeline, uint64_t *value, char *why, size_t why_bytes);
 /* Raises the counter and wakes who waits for it; values that do not rise are left out. For the signaller alone. */
 void td_shared_timeline_raise(td_shared_timeline *timeline, uint64_t value);
-/* BUSY after timeout_ns; LOST if `socket` (or -1) has hung up and the value has not come. */
-tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t value, int socket, uint64_t timeout_ns,
-                                       char *why, size_t why_bytes);
 
 typedef struct td_shared_report {
     _Atomic uint64_t word, begin_ns, end_ns, reserved;
@@ -116,8 +113,6 @@ tandem_status td_ring_room(const td_ring *ring, uint32_t count, char *why, size_
 tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes);
 /* Daemon: takes one message that td_wire_check() lets pass, and counts it. BUSY: empty. */
 tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message *message, char *why, size_t why_bytes);
-/* Daemon: sleeps until a message may be there. LOST: `socket` (or -1) has hung up and the ring is empty. */
-tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char *why, size_t why_bytes);
 /* Daemon: how many messages were published by now, for taking all that came before a message of the socket. PROTOCOL:
  * more than there are slots. */
 tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, size_t why_bytes);

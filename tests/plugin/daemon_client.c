@@ -471,9 +471,19 @@ uint64_t point_value(td_shared_timeline *timeline)
 
 bool await_point(td_shared_timeline *timeline, uint64_t value)
 {
+    const uint64_t begin = td_now_ns();
     char why[300] = "";
 
-    return td_shared_timeline_await(timeline, value, -1, PATIENCE, why, sizeof why) == TANDEM_OK;
+    for (;;) {
+        const uint32_t seen = atomic_load(&timeline->counter->raised.count);
+        uint64_t now;
+
+        if (td_shared_timeline_read(timeline, &now, why, sizeof why) != TANDEM_OK)
+            return false;
+        if (now >= value || td_now_ns() - begin > PATIENCE)
+            return now >= value;
+        td_eventcount_wait(&timeline->counter->raised, seen, UINT64_MAX);
+    }
 }
 
 /* Work: q, k, v and o in one buffer, and what a session in this process makes of it. */

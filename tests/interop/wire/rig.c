@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,17 +24,6 @@ long __wrap_syscall(long number, ...)
     if (number == SYS_futex)
         futex_calls++;
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-void (*while_asked)(void);
-int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
-int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout);
-
-int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
-{
-    if (while_asked)
-        while_asked();
-    return __real_poll(fds, count, timeout);
 }
 
 int count_fds(void)

@@ -19,10 +19,8 @@ enum { SCM_MAX = 253, MESSAGES = 1000000, KILLS = 25, CONNECTS = 10000 };
 
 extern char why[400];
 extern const size_t why_bytes;
-/* Futexes are the only system calls that interop/wire makes by syscall(): the linker brings them here, poll() too. */
+/* Futexes are the only system calls that interop/wire makes by syscall(): the linker brings them here. */
 extern atomic_int futex_calls;
-/* What happens while it is asked whether a peer still lives. */
-extern void (*while_asked)(void);
 int count_fds(void);
 int note_fds(void **state);
 int same_fds(void **state);
