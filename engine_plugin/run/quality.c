@@ -78,38 +78,24 @@ static bool watch(td_quality *quality, td_layer_control *layer, const td_layer_s
     return false;
 }
 
-/* That of the layers which have been patient that loses least; NULL: none. */
-static td_layer_control *find_cheap(const td_quality *quality, const td_layer_sample *samples)
+/* Which is to be cheaper: of the layers that have been patient the one that loses least. Or finer: of those that could be the worst.
+ * NULL: none. */
+static td_layer_control *find(const td_quality *quality, const td_layer_sample *samples, bool cheaper)
 {
     td_layer_control *best = NULL;
     double most = 0;
 
     for (uint32_t i = 0; i < quality->layer_count; i++) {
         td_layer_control *layer = &quality->layers[i];
+        const bool may = cheaper ? layer->good >= layer->patience : td_quality_finer(layer) != TANDEM_PRECISION_AUTO;
+        const double value = cheaper ? samples[i].cheaper : -samples[i].similarity;
 
-        if (layer->good < layer->patience || (best && samples[i].cheaper <= most))
+        if (!may || (best && value <= most))
             continue;
         best = layer;
-        most = samples[i].cheaper;
+        most = value;
     }
     return best;
-}
-
-/* The worst of those that could be more precise; NULL: none. */
-static td_layer_control *find_worst(const td_quality *quality, const td_layer_sample *samples)
-{
-    td_layer_control *worst = NULL;
-    double least = 0;
-
-    for (uint32_t i = 0; i < quality->layer_count; i++) {
-        td_layer_control *layer = &quality->layers[i];
-
-        if (td_quality_finer(layer) == TANDEM_PRECISION_AUTO || (worst && samples[i].similarity >= least))
-            continue;
-        worst = layer;
-        least = samples[i].similarity;
-    }
-    return worst;
 }
 
 static bool keep_time(td_quality *quality, const td_layer_sample *samples, double run_us)
@@ -119,7 +105,7 @@ static bool keep_time(td_quality *quality, const td_layer_sample *samples, doubl
     if (quality->spare_age < TD_QUALITY_MOST_PATIENCE && ++quality->spare_age == TD_QUALITY_MOST_PATIENCE)
         quality->spare_patience = TD_QUALITY_PATIENCE; /* it was well spent */
     if (run_us > most) {
-        td_layer_control *layer = find_cheap(quality, samples);
+        td_layer_control *layer = find(quality, samples, true);
 
         quality->spare = 0;
         if (!layer || !change(layer, td_quality_cheaper(layer)))
@@ -130,7 +116,7 @@ static bool keep_time(td_quality *quality, const td_layer_sample *samples, doubl
         return true;
     }
     quality->spare = run_us > 0 && run_us < SPARE * most ? quality->spare + 1 : 0;
-    td_layer_control *layer = quality->spare >= quality->spare_patience ? find_worst(quality, samples) : NULL;
+    td_layer_control *layer = quality->spare >= quality->spare_patience ? find(quality, samples, false) : NULL;
     if (!layer)
         return false;
     quality->spare = quality->spare_age = 0;
