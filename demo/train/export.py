@@ -139,20 +139,20 @@ def graph_of(net):
     return graph
 
 
-def export(net, path):
-    graph = graph_of(net)
+def write(graph, path):
     text = json.dumps({"version": 1, "numbers": {"height": MOST, "width": MOST}, "tensors": graph.tensors, "nodes": graph.nodes})
     save_file(graph.weights, path, {"tandem.graph": text})
 
 
-def main():
+def main(usage, kind, graph_of_kind):
+    """A program's: of a checkpoint of that kind of network."""
     if len(sys.argv) != 3:
-        sys.exit(__doc__)
+        sys.exit(usage)
     checkpoint = torch.load(sys.argv[1], map_location="cpu", weights_only=True)
-    net = network.Denoiser(**checkpoint["options"])
+    net = kind(**checkpoint["options"])
     net.load_state_dict(checkpoint["weights"])
-    export(net, sys.argv[2])
+    write(graph_of_kind(net), sys.argv[2])
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, network.Denoiser, graph_of)

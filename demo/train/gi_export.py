@@ -6,11 +6,7 @@ attention is 8b, unless an instance says otherwise.
 
 SPDX-License-Identifier: Apache-2.0
 """
-import json
-import sys
-
 import torch
-from safetensors.numpy import save_file
 
 import export
 import gi_network
@@ -121,21 +117,5 @@ def graph_of(net):
     return graph
 
 
-def export_gi(net, path):
-    graph = graph_of(net)
-    numbers = {"height": export.MOST, "width": export.MOST}
-    text = json.dumps({"version": 1, "numbers": numbers, "tensors": graph.tensors, "nodes": graph.nodes})
-    save_file(graph.weights, path, {"tandem.graph": text})
-
-
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    checkpoint = torch.load(sys.argv[1], map_location="cpu", weights_only=True)
-    net = gi_network.Gi(**checkpoint["options"])
-    net.load_state_dict(checkpoint["weights"])
-    export_gi(net, sys.argv[2])
-
-
 if __name__ == "__main__":
-    main()
+    export.main(__doc__, gi_network.Gi, graph_of)

@@ -61,14 +61,14 @@ def make_before(frame):
 
 def main():
     net, frame = make_network(), make_frame()
-    export.export(net, HERE / "model.safetensors")
+    export.write(export.graph_of(net), HERE / "model.safetensors")
     with torch.no_grad():
         out = net(*(torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in ("color", "albedo", "normal", "depth")))[0]
     frame["expected"] = out[0].permute(1, 2, 0).contiguous().numpy()
     save_file(frame, HERE / "frame.safetensors")
 
     net, before = make_network(history=True), make_before(frame)
-    export.export(net, HERE / "model_history.safetensors")
+    export.write(export.graph_of(net), HERE / "model_history.safetensors")
     frame["normal"] = np.where(rng_mask(0.7), before["normal_before"].astype(np.float16), -before["normal_before"].astype(np.float16))
     frame["depth"] = np.where(rng_mask(0.8), np.float16(4), np.float16(1))
     now = {name: torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in ("color", "albedo", "normal", "depth")}

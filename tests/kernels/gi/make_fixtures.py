@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+import export
 import gi_export
 import gi_network
 
@@ -55,7 +56,7 @@ def make_frame():
 
 def main():
     net, frame = make_network(), make_frame()
-    gi_export.export_gi(net, HERE / "model.safetensors")
+    export.write(gi_export.graph_of(net), HERE / "model.safetensors")
     with torch.no_grad():
         out = net(*(torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in gi_network.INPUTS))[0]
     frame["expected"] = out[0].permute(1, 2, 0).contiguous().numpy()
