@@ -50,7 +50,9 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
     int asked;       /* where the only row of a sequence is said to be */
     int position[2]; /* of rows g and g + 8; -1: none */
     int last;        /* of all of the tile */
-    uint32_t rows_of_q[2][2 * steps];
+    struct RowsOfQ {
+        uint32_t x[2][2 * steps];
+    } kept;
 
     __device__ __forceinline__ Attend(const td_params_cache_attend &params, Shared &of) : p(params), shared(of)
     {
@@ -68,10 +70,9 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
         table = p.table ? p.table + batch * p.table_stride : nullptr;
         pool = p.cache + row_at(p.cache_at, table ? 0 : batch, kv_head, 0);
     }
-    /* What kernels ahead of this one may have written: Q, and where rows and pages are. */
+    /* What kernels ahead of this one may have written, beside Q: where rows and pages are. */
     __device__ __forceinline__ void look()
     {
-        load_q();
         if (OneRow)
             asked = p.position[batch * p.position_at.stride_batch];
         plane = cache_plane(p, pool, table, format, Dim);
@@ -119,8 +120,9 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
         return token < p.rows && plane ? place_of(p.position[batch * p.position_at.stride_batch + token * p.position_at.stride_row]) : -1;
     }
 
-    /* Channels of this thread's of both its rows, as steps take them. */
-    __device__ __forceinline__ void load_q()
+    /* Channels of this thread's of both its rows, as steps take them: kept where there are registers for them. */
+    static constexpr bool keeps_q = Kind == Codes::f16 || Dim == 64;
+    __device__ __forceinline__ void load_q(RowsOfQ &to) const
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -133,8 +135,8 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
             for (int i = 0; i < steps / 2; i++) {
                 const uint4 words = there ? __ldg(reinterpret_cast<const uint4 *>(from) + i) : make_uint4(0, 0, 0, 0);
 
-                rows_of_q[half][4 * i] = words.x, rows_of_q[half][4 * i + 1] = words.y;
-                rows_of_q[half][4 * i + 2] = words.z, rows_of_q[half][4 * i + 3] = words.w;
+                to.x[half][4 * i] = words.x, to.x[half][4 * i + 1] = words.y;
+                to.x[half][4 * i + 2] = words.z, to.x[half][4 * i + 3] = words.w;
             }
         }
     }
@@ -191,13 +193,18 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
     /* Dot products of all rows with a page's keys. */
     template <Codes Of> __device__ __forceinline__ void multiply_q_k(float (&s)[8][4], const uint8_t *k, const uint8_t *scales) const
     {
+        RowsOfQ late;
+        const RowsOfQ &rows_of_q = keeps_q ? kept : static_cast<const RowsOfQ &>(late);
+
+        if (!keeps_q)
+            load_q(late);
 #pragma unroll
         for (int i = 0; i < 32; i++)
             s[i / 4][i % 4] = 0.0f;
 #pragma unroll
         for (int i = 0; i < steps; i++) {
             const int pair = q * (Dim / 8) + 2 * i;
-            const uint32_t a[4] = {rows_of_q[0][2 * i], rows_of_q[1][2 * i], rows_of_q[0][2 * i + 1], rows_of_q[1][2 * i + 1]};
+            const uint32_t a[4] = {rows_of_q.x[0][2 * i], rows_of_q.x[1][2 * i], rows_of_q.x[0][2 * i + 1], rows_of_q.x[1][2 * i + 1]};
             Keys<Of> keys[2];
             __half2 least[2], scale[2];
 
@@ -598,6 +605,8 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
 
     __device__ __forceinline__ void attend(bool stop)
     {
+        if (keeps_q)
+            load_q(kept);
         look();
         const uint32_t chunks = chunks_of_all();
 
@@ -615,6 +624,8 @@ template <Codes Kind, int Dim, bool OneRow> struct Attend {
         using Row = Append<Dim, int(format)>;
         const typename Row::Pair pair = Row::load_row(row, batch, kv_head);
 
+        if (keeps_q)
+            load_q(kept);
         look();
         const uint32_t chunks = chunks_of_all();
 

@@ -277,7 +277,7 @@ __device__ __forceinline__ void linear_tiles(const td_params_linear &p, const ui
     using Products = LinearTiles<Dtype, Columns, Tiles, Bf16, Normed>;
     using Rows = LinearFewRows<Products::warps, Columns, Products::has_room>;
     __shared__ __align__(16) float sums[Rows::bytes / 4];
-    const uint32_t group = !Normed && p.tile_blocks ? blockIdx.x / p.tile_blocks : 0, block = blockIdx.x - group * p.tile_blocks;
+    const uint32_t group = !Normed && Tiles == 1 && p.tile_blocks ? blockIdx.x / p.tile_blocks : 0, block = blockIdx.x - group * p.tile_blocks;
     const uint32_t first_row = group * (8 * Columns), count = min(p.rows - first_row, 8u * Columns);
     Products products(p, block, count, x + first_row * x_stride, x_stride);
     Rows rows(p, block * Tiles, first_row, count);

@@ -226,8 +226,10 @@ static void each_form(td_target target, tl_shape shape, bool other_variant)
 static void each_kernel(td_target target)
 {
     static const uint32_t rows[] = {130, 60, 20, 12, 5};
-    td_target walks = target;
+    td_target walks = target, commands;
     walks.multiprocessors = 1;
+    commands = walks;
+    commands.shared_bytes = 0; /* as within command buffers */
     for (uint32_t n = 0; n < 2 * 5; n++) {
         const uint32_t dtype = 1 + n % 2;
         const tl_shape plain = {.rows = rows[n / 2], .ins = 256, .outs = 264, .dtype = dtype, .y_dtype = TANDEM_DTYPE_F16};
@@ -243,6 +245,8 @@ static void each_kernel(td_target target)
             shape.outs = 256;
             if (kind >= TD_LINEAR_TILES)
                 each_form(walks, shape, false); /* two tiles a warp */
+            if (kind == TD_LINEAR_TILES)
+                each_form(commands, shape, false); /* without a ring of them */
             shape.outs = 272;
             if (kind >= TD_LINEAR_TILES)
                 each_form(walks, shape, false); /* one each, and all rows of x for every block */
