@@ -6,9 +6,7 @@
  * under way is too little to keep memory busy: half of the time warps waited for weights, and for x, which comes from L2. So each thread
  * copies the weights that it multiplies into shared memory, several chunks ahead, and has x of the next chunk in registers.
  */
-#include "kernels/cuda/tiles.cuh"
-#include "kernels/linear/few_rows.cuh"
-#include "kernels/linear/weights.cuh"
+#include "kernels/linear/tile_products.cuh"
 
 #if TD_HAVE_WGMMA /* where a block may have so much; else nobody plans it */
 
@@ -37,31 +35,26 @@ template <int Dtype, bool Bf16> struct LinearRing {
     uint32_t left, to_copy, stage, stage_to; /* this warp's chunks to multiply and to copy, and where they are */
     const uint16_t *x;                       /* this thread's channels of the next chunk */
     uint32_t x_at[columns];
-    int g, q;
+    int q;
 
-    /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one, and so are rows of
-     * x: what comes of them is not written. */
+    /* Rows of x that do not exist are the last one: what comes of them is not written. */
     __device__ __forceinline__ LinearRing(const td_params_linear &all, uint8_t *shared)
-        : p(all), ring(reinterpret_cast<Stage *>(shared)), stage(0), stage_to(0), g(int(threadIdx.x % 32 / 4)), q(int(threadIdx.x % 4))
+        : p(all), ring(reinterpret_cast<Stage *>(shared)), stage(0), stage_to(0), q(int(threadIdx.x % 4))
     {
-        const int share_log2 = linear_log2(p.tile_warps);
-        const uint32_t warp = threadIdx.x / 32, part = warp & (p.tile_warps - 1), across = warps >> share_log2;
-        const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
-        const uint32_t chunks = p.ins / Row::channels, begin = part * chunks >> share_log2;
+        const LinearTilePart<Row> part(p);
+        const uint32_t g = threadIdx.x % 32 / 4;
 
-        left = to_copy = ((part + 1) * chunks >> share_log2) - begin;
+        left = to_copy = part.count;
 #pragma unroll
         for (int i = 0; i < 2 * tiles; i++) {
-            const uint32_t index = (blockIdx.x * tiles + i / 2) * across + (warp >> share_log2);
-            const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i % 2 * p.outs : index * 16 + i % 2 * 8 + g;
-            const uint32_t row = min(asked, w_rows - 1);
-            const uint8_t *const chunk = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride) + begin * uint32_t(Row::bytes);
+            const uint32_t row = part.row(blockIdx.x, tiles, i);
+            const uint8_t *const chunk = part.chunk_of(row);
 
             r[i] = row % 16;
             codes[i] = chunk + Row::slab_at(r[i], q);
             scales[i] = chunk + Row::scale_at(r[i]) / 16 * 16;
         }
-        x = static_cast<const uint16_t *>(p.x) + begin * Row::channels + 8 * q;
+        x = static_cast<const uint16_t *>(p.x) + part.begin * Row::channels + 8 * q;
 #pragma unroll
         for (int column = 0; column < columns; column++)
             x_at[column] = min(8u * column + g, p.rows - 1) * uint32_t(p.x_stride);
@@ -101,50 +94,31 @@ template <int Dtype, bool Bf16> struct LinearRing {
         cp_async_wait<stages - 2>();
         __syncwarp(); /* scales are there for all, and all have read those of before */
         const Stage &from = ring[stage];
-        Row rows[2 * tiles];
+        Row rows[tiles][2];
 
 #pragma unroll
         for (int i = 0; i < 2 * tiles; i++) {
             const uint32_t *const four = reinterpret_cast<const uint32_t *>(&from.scales[i][threadIdx.x / 4]);
 
-            rows[i].codes = from.codes[i][threadIdx.x];
-            rows[i].scales = four[Row::scale_at(r[i]) % 16 / 4];
+            rows[i / 2][i % 2].codes = from.codes[i][threadIdx.x];
+            rows[i / 2][i % 2].scales = four[Row::scale_at(r[i]) % 16 / 4];
         }
         copy();
         stage = stage + 1 == stages ? 0 : stage + 1;
 #pragma unroll
-        for (int i = 0; i < groups; i++)
-            multiply_group(c, rows, i, of_x[i]);
-    }
-    /* Of the i-th 32 channels. Sums are scaled and added up as in `linear_tiles`. */
-    __device__ __forceinline__ static void multiply_group(float (&c)[tiles][columns][4], const Row (&rows)[2 * tiles], int i, const uint4 (&of_x)[columns])
-    {
-        TileGroup of[2 * tiles];
-        uint32_t a[tiles][2][4]; /* of mma: the first four of each eight weights, then the others */
+        for (int i = 0; i < groups; i++) {
+            TileGroup of[tiles][2];
+            uint32_t a[tiles][2][4];
 
 #pragma unroll
-        for (int t = 0; t < 2 * tiles; t++) {
-            rows[t].group(of[t], i);
+            for (int t = 0; t < tiles; t++)
+                linear_tile_operands<Row, Bf16>(a[t], of[t], rows[t], i);
 #pragma unroll
-            for (int w = 0; w < 2; w++) {
-                uint32_t four[2];
-
-                linear_whole<Bf16>(four, of[t].codes[w], float(Row::less));
-                a[t / 2][w][t % 2] = four[0], a[t / 2][w][2 + t % 2] = four[1];
-            }
+            for (int column = 0; column < columns; column++)
+#pragma unroll
+                for (int t = 0; t < tiles; t++)
+                    linear_tile_add<Row, Bf16>(c[t][column], of[t], a[t], of_x[i][column]);
         }
-#pragma unroll
-        for (int column = 0; column < columns; column++)
-#pragma unroll
-            for (int t = 0; t < tiles; t++) {
-                float sums[4] = {};
-
-                linear_mma<Bf16>(sums, a[t][0], of_x[column].x, of_x[column].y);
-                linear_mma<Bf16>(sums, a[t][1], of_x[column].z, of_x[column].w);
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    c[t][column][e] = __fmaf_rn(of[2 * t + e / 2].scale[0], sums[e], c[t][column][e]);
-            }
     }
 
     /* The sums of this warp's chunks, of which the first are on their way. */

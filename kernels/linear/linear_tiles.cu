@@ -12,9 +12,7 @@
  * what a kernel of its own takes to begin and to end.
  */
 #include "kernels/cuda/norm_line.cuh"
-#include "kernels/cuda/tiles.cuh"
-#include "kernels/linear/few_rows.cuh"
-#include "kernels/linear/weights.cuh"
+#include "kernels/linear/tile_products.cuh"
 
 namespace td {
 
@@ -39,27 +37,22 @@ template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> str
     uint32_t x_at[Columns]; /* its rows of x */
     int q;
 
-    /* With a gate by halves the first eight rows are of the first half of w. Tiles that do not exist are the last one, and so are rows of
-     * x: what comes of them is not written. */
+    /* Rows of x that do not exist are the last one: what comes of them is not written. */
     __device__ __forceinline__ LinearTiles(const td_params_linear &all, uint32_t block, uint32_t rows, const uint16_t *rows_of_x, uint32_t x_stride)
         : p(all), q(int(threadIdx.x % 4))
     {
-        const int share_log2 = linear_log2(p.tile_warps);
-        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp & (p.tile_warps - 1), across = warps >> share_log2;
-        const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
-        const uint32_t chunks = p.ins / Row::channels, begin = part * chunks >> share_log2;
+        const LinearTilePart<Row> part(p);
+        const uint32_t g = threadIdx.x % 32 / 4;
 
-        left = ((part + 1) * chunks >> share_log2) - begin;
+        left = part.count;
 #pragma unroll
         for (int i = 0; i < 2 * Tiles; i++) {
-            const uint32_t index = (block * Tiles + i / 2) * across + (warp >> share_log2);
-            const uint32_t asked = p.gate == TANDEM_GATE_HALVES ? index * 8 + g + i % 2 * p.outs : index * 16 + i % 2 * 8 + g;
-            const uint32_t row = min(asked, w_rows - 1);
+            const uint32_t row = part.row(block, Tiles, i);
 
             r[i / 2][i % 2] = row % 16;
-            chunk[i / 2][i % 2] = static_cast<const uint8_t *>(p.w) + int64_t(row / 16) * (16 * p.w_stride) + begin * uint32_t(Row::bytes);
+            chunk[i / 2][i % 2] = part.chunk_of(row);
         }
-        x = rows_of_x + begin * Row::channels + (Row::apart ? 4 : 8) * q;
+        x = rows_of_x + part.begin * Row::channels + (Row::apart ? 4 : 8) * q;
 #pragma unroll
         for (int column = 0; column < Columns; column++)
             x_at[column] = min(8u * column + g, rows - 1) * x_stride;
@@ -110,49 +103,18 @@ template <int Dtype, int Columns, int Tiles, bool Bf16, bool Normed = false> str
     __device__ __forceinline__ void multiply_group(float (&c)[Tiles][Columns][4], const Row (&rows)[Tiles][2], int i, int k) const
     {
         TileGroup of[Tiles][2];
-        uint32_t a[Tiles][2][4]; /* of mma: the first four of each eight weights, then the others */
+        uint32_t a[Tiles][2][4];
 
 #pragma unroll
         for (int t = 0; t < Tiles; t++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                rows[t][h].group(of[t][h], i);
-#pragma unroll
-                for (int w = 0; w < 2; w++) {
-                    uint32_t four[2];
-
-                    linear_whole<Bf16>(four, of[t][h].codes[w], float(Row::less));
-                    a[t][w][h] = four[0], a[t][w][2 + h] = four[1];
-                }
-            }
+            linear_tile_operands<Row, Bf16>(a[t], of[t], rows[t], i);
 #pragma unroll
         for (int column = 0; column < Columns; column++) {
             const uint4 of_x = load_x(column, k);
 
 #pragma unroll
             for (int t = 0; t < Tiles; t++)
-                add(c[t][column], of[t], a[t], of_x);
-        }
-    }
-    /* Sums of a column's rows of x, scaled. */
-    __device__ __forceinline__ static void add(float (&c)[4], const TileGroup (&of)[2], const uint32_t (&a)[2][4], const uint4 &x)
-    {
-        const uint32_t ones = Bf16 ? 0x3f803f80u : 0x3c003c00u, one[4] = {ones, ones, ones, ones};
-        float sums[2][4] = {}, all[4] = {};
-
-        linear_mma<Bf16>(sums[0], a[0], x.x, x.y);
-        linear_mma<Bf16>(sums[Row::apart], a[1], x.z, x.w);
-        if constexpr (Row::has_minimum) {
-            linear_mma<Bf16>(all, one, x.x, x.y);
-            linear_mma<Bf16>(all, one, x.z, x.w);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            c[e] = __fmaf_rn(of[e / 2].scale[0], sums[0][e], c[e]);
-            if constexpr (Row::apart)
-                c[e] = __fmaf_rn(of[e / 2].scale[1], sums[1][e], c[e]);
-            if constexpr (Row::has_minimum)
-                c[e] = __fmaf_rn(-of[e / 2].minimum, all[e], c[e]);
+                linear_tile_add<Row, Bf16>(c[t][column], of[t], a[t], of_x);
         }
     }
 
