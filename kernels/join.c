@@ -61,6 +61,15 @@ static void copy_ranges(const pair *p, td_record *to, int access, const td_range
             td_build_range(p->at, to, access, from[i]);
 }
 
+/* What either reads and writes, but what the second reads within `but`. */
+static void copy_ranges_of_both(const pair *p, td_record *to, const td_range *but)
+{
+    copy_ranges(p, to, TD_READ, p->first.reads, p->first.read_count, NULL);
+    copy_ranges(p, to, TD_READ, p->second.reads, p->second.read_count, but);
+    copy_ranges(p, to, TD_WRITE, p->first.writes, p->first.write_count, NULL);
+    copy_ranges(p, to, TD_WRITE, p->second.writes, p->second.write_count, NULL);
+}
+
 /* A record's launch, instead of both, of another kernel with other parameters. */
 static td_record *launch(const pair *p, const td_record *as, const td_kernel *kernel, const void *params, size_t bytes)
 {
@@ -135,10 +144,7 @@ static bool join_cache(const pair *p)
     td_record *record = launch(p, &p->second, kernel, &params, sizeof params);
     copy_pointers(p, record, offsetof(td_params_cache_step, attend), &p->second, SIZE_MAX);
     copy_pointers(p, record, offsetof(td_params_cache_step, append), &p->first, SIZE_MAX);
-    copy_ranges(p, record, TD_READ, p->first.reads, p->first.read_count, NULL);
-    copy_ranges(p, record, TD_READ, p->second.reads, p->second.read_count, NULL);
-    copy_ranges(p, record, TD_WRITE, p->first.writes, p->first.write_count, NULL);
-    copy_ranges(p, record, TD_WRITE, p->second.writes, p->second.write_count, NULL);
+    copy_ranges_of_both(p, record, NULL);
     return true;
 }
 
@@ -193,10 +199,7 @@ static bool join_scatter(const pair *p)
     copy_pointers(p, record, 0, &p->first, SIZE_MAX);
     copy_pointer(p, record, offsetof(td_params_linear, scatter.to), reloc_at(&p->second, offsetof(td_params_scatter, y)));
     copy_pointer(p, record, offsetof(td_params_linear, scatter.position), reloc_at(&p->second, offsetof(td_params_scatter, position)));
-    copy_ranges(p, record, TD_READ, p->first.reads, p->first.read_count, NULL);
-    copy_ranges(p, record, TD_READ, p->second.reads, p->second.read_count, &p->first.writes[0]);
-    copy_ranges(p, record, TD_WRITE, p->first.writes, p->first.write_count, NULL);
-    copy_ranges(p, record, TD_WRITE, p->second.writes, p->second.write_count, NULL);
+    copy_ranges_of_both(p, record, &p->first.writes[0]);
     return true;
 }
 
