@@ -59,9 +59,11 @@ class Bench(unittest.TestCase):
                 self.assertEqual(self.spread(lane["in_flight_3_us"]), 2)
                 if lane["job_us"]:
                     self.assertGreater(lane["job_us"]["median"], 0)
-                    # A frame is longer than its job; by Vulkan alone, and inline, jobs are those of the frames between.
-                    same = lane["rung"] not in (None, "inline")
-                    self.assertGreater(lane["round_trip_us"]["median" if same else "max"], lane["job_us"]["median" if same else "min"])
+                    # A frame is longer than its job. By Vulkan alone, and inline, jobs are those of the frames between,
+                    # which on a busy machine say nothing of each other.
+                    if lane["job_us"]["count"] == lane["round_trip_us"]["count"] and lane["rung"] not in (None, "inline"):
+                        for at in ("min", "median", "max"):
+                            self.assertGreater(lane["round_trip_us"][at], lane["job_us"][at])
                 self.assertTrue(lane["job_us"] or payload["bytes"] == 64)
                 self.assertIn(lane["lane"], text)
             self.assertIn(None, measured, "no floor")
