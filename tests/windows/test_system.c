@@ -27,6 +27,7 @@
 #include "interop/os/thread_pool.h"
 #include "tandem/tandem.h"
 #include "tests/interop/os/both.h"
+#include "tests/limits.h"
 
 static char why[400];
 
@@ -73,11 +74,11 @@ static void test_alarm(void **state)
     assert_int_equal(WaitForSingleObject((HANDLE)(intptr_t)alarm, 0), WAIT_TIMEOUT);
     td_event_await(alarm, 5000);
     assert_int_equal(WaitForSingleObject((HANDLE)(intptr_t)alarm, 0), WAIT_OBJECT_0);
-    assert_in_range(td_now_ns() - begin, 19000000, 2000000000);
+    assert_in_range(td_now_ns() - begin, 19000000, LIMITS_SOON_NS);
     td_fd_close(&alarm);
     begin = td_now_ns();
     td_sleep_ns(3000000);
-    assert_in_range(td_now_ns() - begin, 3000000, 1000000000);
+    assert_in_range(td_now_ns() - begin, 3000000, LIMITS_SOON_NS);
 }
 
 static void test_memory(void **state)
@@ -208,7 +209,7 @@ static void test_threads(void **state)
     pthread_mutex_lock(&lock);
     begin = td_now_ns();
     td_cond_wait(&cond, &lock, begin + 5000000);
-    assert_in_range(td_now_ns() - begin, 4000000, 2000000000);
+    assert_in_range(td_now_ns() - begin, 4000000, LIMITS_SOON_NS);
     pthread_mutex_unlock(&lock);
     pthread_cond_destroy(&cond);
     assert_true(td_core_count() >= 1 && td_thread_cpus(&cpus));

@@ -9,6 +9,7 @@
 #include "interop/os/memory.h"
 #include "tests/daemon/daemon/parts.h"
 #include "tests/interop/wire_util.h"
+#include "tests/limits.h"
 
 static void results_are_those_of_a_session(void **state)
 {
@@ -369,7 +370,7 @@ static void killed_clients_leave_nothing(void **state)
     check_output(&t);
     print_message("  unmapped at most %.0f ms after a death\n", (double)longest_ns / 1e6);
     if (!getenv("TANDEM_SANITIZED")) {
-        assert_true(longest_ns < 1000 * MS);
+        assert_true(longest_ns < LIMITS_SOON_NS);
         assert_true(status_of(daemon_pid, "VmRSS") < rss + 1024);
         assert_true(status_of(worker, "VmRSS") < worker_rss + 16384);
     }
