@@ -261,7 +261,7 @@ fi
 # and test_daemon_gpu has kernels that do that.
 if [ "$only" = demo ] || [ "$only" = tests ]; then
     if [ -x "$build/tandem-demo" ]; then
-        # The filter's figures are README's. What hangs once is not tried again.
+        # The filter's figures are MEASURED.md's. What hangs once is not tried again.
         step demo "$build/tandem-demo" --headless --width 960 --height 540 --frames 120 --out "$out/demo" &&
             step demo-filter "$build/tandem-demo" --headless --effect filter --width 960 --height 540 --frames 120 --out "$work/filter"
         for file in overlay.png report.json; do

@@ -224,7 +224,7 @@ const td_requirement td_requirements[] = {
      .ways = CUDA,
      .buys = "this build has machine code or PTX that runs there",
      .advice = "GPUs from compute capability 8.0 on can be used, if the build has kernels for them: install CUDA's compiler "
-               "(README.md, \"nvcc\") and build again",
+               "(INSTALL.md, \"nvcc\") and build again",
      .probe = probe_kernels},
     {.name = "timelines in CUDA",
      .ways = TIMELINE,

@@ -110,7 +110,7 @@ static void look_at_build(doctor *d)
         find(d, YES, "CUDA kernels", "%s", text);
     else
         advise(find(d, NO, "CUDA kernels", "built without nvcc"),
-               "install CUDA's compiler (README.md, \"nvcc\") and build again; only an NVIDIA GPU needs it");
+               "install CUDA's compiler (INSTALL.md, \"nvcc\") and build again; only an NVIDIA GPU needs it");
     find(d, YES, "CPU kernels", "%s", td_cpu_isa());
 }
 

@@ -27,7 +27,7 @@ import plots
 ROOT = HERE.parent.parent
 AS_IT_IS = {".png", ".svg", ".json", ".jsonl"}
 NAV = [
-    ("Tandem", "README.md"),
+    ("Tandem", "README.md"), ("Installing", "engine_plugin/INSTALL.md"),
     ("For engines", [
         ("Into an engine", "engine_plugin/INTEGRATION.md"), ("By engine", "engine_plugin/ENGINES.md"),
         ("Examples", "engine_plugin/examples/index.md"), ("Python", "engine_plugin/python/README.md"),
@@ -36,10 +36,10 @@ NAV = [
         ("npc.h", "engine_plugin/include/tandem/npc.h.md"), ("types.h", "interop/include/tandem/types.h.md"),
     ]),
     ("In operation", [("The daemon", "engine_plugin/OPERATIONS.md"), ("Many machines", "engine_plugin/deploy/README.md")]),
-    ("Networks", [("Graphs", "kernels/PROGRAM.md"), ("Models that come with it", "demo/assets/README.md"),
+    ("Networks", [("What runs", "engine_plugin/MODELS.md"), ("The demo", "demo/README.md"), ("Graphs", "kernels/PROGRAM.md"), ("Models that come with it", "demo/assets/README.md"),
                   ("Training them", "demo/train/README.md")]),
     ("Measured", [
-        ("Speed and quality", "benches.md"), ("Accuracy of attention", "kernels/attention/ACCURACY.md"),
+        ("Speed and quality", "benches.md"), ("Figures", "MEASURED.md"), ("Accuracy of attention", "kernels/attention/ACCURACY.md"),
         ("Attention", "kernels/attention/NOTES.md"), ("Linear layers", "kernels/linear/NOTES.md"),
         ("Caches", "kernels/cache/NOTES.md"),
     ]),
@@ -136,7 +136,7 @@ class Stage:
 
     def benches(self):
         text = ["# Speed and quality", "", "Each plot is drawn from what `tandem bench` and `tandem eval` wrote, which is linked "
-                "below it; the README has the figures as tables, with what they say and where they fall short.", ""]
+                "below it; MEASURED.md has the figures as tables, with what they say and where they fall short.", ""]
         for name, (heading, draw, files, said) in plots.PLOTS.items():
             self.write(f"benches/{name}.svg", draw())
             of = [plots.read(file) for file in files]

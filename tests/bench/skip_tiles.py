@@ -188,7 +188,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tandem", default="build/tandem")
     parser.add_argument("--model")
-    parser.add_argument("--text", default="README.md")
+    parser.add_argument("--text", default="engine_plugin/INTEGRATION.md")
     parser.add_argument("--tokens", default="2048")
     parser.add_argument("--qkv", action="append", default=[])
     parser.add_argument("--normal", default="")

@@ -4,7 +4,7 @@ SPDX-License-Identifier: Apache-2.0
 
 usage: tables.py [--check | --write] [--root DIR]
 
---check (default)  fails where a document says something else than its JSON, and where README.md has a figure that is
+--check (default)  fails where a document says something else than its JSON, and where one that claims.COVERED names has a figure that is
                    neither from a JSON nor in the list of what is no measurement
 --write            puts what the JSON say into the documents
 What is said, and by which expression of which JSON, is in claims.py beside this file.

@@ -30,17 +30,17 @@ class Figures(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.copy = pathlib.Path(folder.name)
-        for name in ("README.md", "engine_plugin/INTEGRATION.md", "engine_plugin/OPERATIONS.md", "kernels/attention/NOTES.md", "kernels/cache/NOTES.md",
+        for name in ("README.md", "MEASURED.md", "demo/README.md", "engine_plugin/MODELS.md", "engine_plugin/INTEGRATION.md", "engine_plugin/OPERATIONS.md", "kernels/attention/NOTES.md", "kernels/cache/NOTES.md",
                      "kernels/linear/NOTES.md", "demo/assets/README.md"):
             (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.copy / name)
         shutil.copytree(ROOT / "tests/measured", self.copy / "tests/measured")
-        self.readme = self.copy / "README.md"
+        self.document = self.copy / "MEASURED.md"
 
     def replace(self, before, after):
-        text = self.readme.read_text()
+        text = self.document.read_text()
         self.assertEqual(text.count(before), 1, before)
-        self.readme.write_text(text.replace(before, after))
+        self.document.write_text(text.replace(before, after))
 
     def fails(self, *words):
         done = tables(self.copy, "--check")
@@ -59,19 +59,19 @@ class Figures(unittest.TestCase):
             self.assertTrue(any(re.search(rf"{{[^}}]*\b{name}\b", template) for _, template in claims.CLAIMS), name)
 
     def test_wrong_figure(self):
-        original = self.readme.read_text()
-        figure = re.search(r"takes (\d+) us longer", original).group(1)
-        self.replace(f"takes {figure} us longer", "takes 99 us longer")
-        self.fails("README.md:", f"99 where the JSON says {figure}")
+        original = self.document.read_text()
+        figure = re.search(r"same times within ([\d.]+) %", original).group(1)
+        self.replace(f"same times within {figure} %", "same times within 99 %")
+        self.fails("MEASURED.md:", f"99 where the JSON says {figure}")
         self.assertEqual(tables(self.copy, "--write").returncode, 0)
-        self.assertEqual(self.readme.read_text(), original)
+        self.assertEqual(self.document.read_text(), original)
 
     def test_figure_without_json(self):
-        self.replace("## Licence", "It starts in 7.5 ms.\n\n## Licence")
+        self.replace("## Attention", "It starts in 7.5 ms.\n\n## Attention")
         self.fails("7.5 is of no JSON")
 
     def test_shapes_are_figures_elsewhere(self):
-        self.replace("## Licence", "At d 512, batch 7, it has 77 heads and 999 tokens.\n\n## Licence")
+        self.replace("## Attention", "At d 512, batch 7, it has 77 heads and 999 tokens.\n\n## Attention")
         self.fails(*(f"{figure} is of no JSON" for figure in (512, 7, 77, 999)))
 
     def test_sentence_that_is_gone(self):
@@ -87,7 +87,7 @@ class Figures(unittest.TestCase):
         path.write_text(json.dumps(report))
         self.fails(f"{before} where the JSON says 7.25")
         tables(self.copy, "--write")
-        self.assertIn(f"960x540, `inline`: 7.25 ms ({frame['p99_ms']:.2f})", self.readme.read_text())
+        self.assertIn(f"960x540, `inline`: 7.25 ms ({frame['p99_ms']:.2f})", self.document.read_text())
 
     def test_measurement_that_is_gone(self):
         path = self.copy / "tests/measured/h200-demo.json"

@@ -97,7 +97,7 @@ if __name__ == "__main__":
     said = literals()
     rows, wrong = check_messages((PLUGIN / "TROUBLESHOOTING.md").read_text(), said)
     links = 0
-    for document in (ROOT / "README.md", *PLUGIN.glob("*.md"), PLUGIN / "python/README.md"):
+    for document in (ROOT / "README.md", ROOT / "MEASURED.md", ROOT / "demo/README.md", *PLUGIN.glob("*.md"), PLUGIN / "python/README.md"):
         there, broken = check_links(document, document.read_text())
         links, wrong = links + len(there), wrong + broken
     statements, unproven = check_sources((PLUGIN / "ENGINES.md").read_text())

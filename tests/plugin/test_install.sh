@@ -40,9 +40,9 @@ for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan
 done
 # What README shows, and the pages of parts that are installed, for who has no sources.
 source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
-for file in $(sed -n -e 's/^!\[.*](\([^)]*\))$/\1/p' -e 's/.*](\(engine_plugin\/layer[^)]*\|demo\/assets[^)#]*\)[)#].*/\1/p' "$source/README.md"); do
+for file in $(sed -n -e 's/^!\[.*](\([^)]*\))$/\1/p' -e 's/.*](\(engine_plugin\/layer[^)]*\|demo\/assets[^)#]*\)[)#].*/\1/p' "$source/README.md" "$source/demo/README.md" | sed 's/^\([a-z]*\.png\)$/demo\/\1/'); do
     [ -s "$prefix/share/doc/tandem/$file" ] || {
-        echo "README.md names $file, which is not installed"
+        echo "a README names $file, which is not installed"
         exit 1
     }
 done
@@ -139,11 +139,11 @@ for program in "$build/tandem" "$build/tandemd" "$prefix/bin/tandem" "$prefix/bi
     (cd "$work/here" && "$program" --help >"$work/log")
 done
 
-# Where the README says that it lies.
+# Where INSTALL.md says that it lies.
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
-said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/README.md")
+said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/engine_plugin/INSTALL.md")
 [ "$said" = "/opt/tandem${libdir#"$prefix"}/pkgconfig" ] || {
-    echo "README.md says PKG_CONFIG_PATH=$said; a prefix has it in ${libdir#"$prefix/"}/pkgconfig"
+    echo "INSTALL.md says PKG_CONFIG_PATH=$said; a prefix has it in ${libdir#"$prefix/"}/pkgconfig"
     exit 1
 }
 export PKG_CONFIG_PATH="$libdir/pkgconfig"
