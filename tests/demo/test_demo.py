@@ -544,7 +544,7 @@ def check_window():
                             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=dict(os.environ, DISPLAY=f":{number}", SDL_VIDEODRIVER="x11"))
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * limits.WALL
         # The title has a rate once frames were shown.
         check(press_key(number, "p", b"shown a second", deadline), "the window's title says what is shown")
         path = os.path.join(folder, "pictures", "screenshot-001.png")
