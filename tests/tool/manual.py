@@ -207,8 +207,7 @@ class FirstSteps(unittest.TestCase):
         """The commands of README, as they stand there, one after the other in an empty folder."""
         shown = [line.split("#")[0].split() for line in (SOURCE / "README.md").read_text().splitlines()
                  if line.startswith("build/tandem ")]
-        self.assertEqual(shown[0][:2], ["build/tandem", "sample-qkv"])
-        self.assertIn("attend", [words[1] for words in shown])
+        self.assertTrue({"sample-qkv", "attend"} <= {words[1] for words in shown})
         with tempfile.TemporaryDirectory() as folder:
             for words in shown:
                 if words[1] in ("bench", "tune", "calibrate", "denoise", "gi", "fetch", "tokenize", "generate", "npc", "serve", "perplexity", "conform", "eval"):  # minutes, PyPI
