@@ -1,12 +1,13 @@
-"""The layer under programs that nobody here wrote, by hand, as some are large: vkcube, vkcubepp, SuperTuxKart, OpenGL by zink, wgpu and
-pygfx, each alone, beside MangoHud, beside vkBasalt and beside both. Screenshots without the effect, with denoise-film and with sharpen
+"""The layer under programs that nobody here wrote, by hand, as some are large: vkcube, vkcubepp, SuperTuxKart, Warzone 2100, OpenGL by
+zink, wgpu and pygfx, Direct3D 12 by vkd3d, and vkcube for Windows under Wine, each alone, beside MangoHud, beside vkBasalt and beside both. Screenshots without the effect, with denoise-film and with sharpen
 take turns, so that what moves is the same for all; their roughness has to fall and to rise. Validation complains of nothing that it
 does not complain of without the layer. A program that is not there is named, and left out.
 
 SPDX-License-Identifier: Apache-2.0
 
 usage: layer_programs.py BUILD_FOLDER [PROGRAM | alone | MangoHud | vkBasalt | both ...]
-    apt-get install vulkan-tools mesa-utils mangohud vkbasalt supertuxkart; PYTHON=VENV/bin/python with pygfx, glfw, rendercanvas
+    apt-get install vulkan-tools mesa-utils mangohud vkbasalt supertuxkart warzone2100 vkd3d-demos wine64
+    PYTHON=VENV/bin/python with pygfx, glfw, rendercanvas; VKCUBE_EXE=F as vkcube_exe.sh builds it
 """
 import os
 import pathlib
@@ -45,6 +46,9 @@ PROGRAMS = {
     "zink": (["glxgears"], {"MESA_LOADER_DRIVER_OVERRIDE": "zink"}),
     "pygfx": ([os.environ.get("PYTHON", "python3"), "-c", SCENE], {"WGPU_BACKEND_TYPE": "Vulkan"}),
     "supertuxkart": (KART.split(), {}),
+    "warzone2100": ("warzone2100 --gfxbackend=vulkan --resolution=640x480 --window --nosound".split(), {}),
+    "vkd3d": (["vkd3d-gears"], {}),
+    "wine": (["wine64", os.environ.get("VKCUBE_EXE", "vkcube.exe"), *"--c 1000000 --width 320 --height 240".split()], {"WINEDEBUG": "-all"}),
 }
 MANGOHUD = {"MANGOHUD": "1", "MANGOHUD_CONFIG": "fps_only,font_size=12"} # else it covers most of a small window
 BESIDE = {"alone": {}, "MangoHud": MANGOHUD, "vkBasalt": {"ENABLE_VKBASALT": "1"}, "both": MANGOHUD | {"ENABLE_VKBASALT": "1"}}
@@ -98,7 +102,7 @@ def complained(command, more, with_layer):
 def main():
     wrong = 0
     layer.setUpModule()
-    os.environ["PATH"] += ":/usr/games"
+    os.environ["PATH"] += ":/usr/games:/usr/lib/wine"
     os.environ["HOME"] = str(layer.folder)
     words = sys.argv[2:]
     for name, (command, more) in PROGRAMS.items():
