@@ -840,6 +840,22 @@ float number(Type type, uint16_t bits)
     return type == Type::bf16 ? td_from_bf16(bits) : td_from_f16(bits);
 }
 
+/* Sixteen of a row or a column, and the sum of their products, four at a time. */
+struct Numbers {
+    typedef double Four __attribute__((vector_size(32)));
+    union {
+        double of[16];
+        Four fours[4];
+    };
+    double times(const Numbers &other) const
+    {
+        Four sums = fours[0] * other.fours[0];
+        for (int i = 1; i < 4; i++)
+            sums += fours[i] * other.fours[i];
+        return sums[0] + sums[1] + (sums[2] + sums[3]);
+    }
+};
+
 void execute(Started &it, unsigned warp)
 {
     const bool wide = it.type == Type::f16 || it.type == Type::bf16;
@@ -853,12 +869,21 @@ void execute(Started &it, unsigned warp)
             for (unsigned q = 0; q < 4; q++)
                 memcpy(&a[row][byte + 4 * q], &it.a_registers[row % 8 * 4 + q][row / 8 + byte / 16 * 2], 4);
         }
-    static float numbers[16][16];
+    const bool is_fp8 = it.type == Type::e4m3 || it.type == Type::e4m3_into_f16;
+    const uint32_t accumulator = it.type == Type::e4m3 ? TD_ACCUMULATOR_WGMMA : TD_ACCUMULATOR_WGMMA_F16;
+    struct Apart {
+        td_twin_operand x[32];
+        bool finite;
+    };
+    static Apart rows[16];
+    for (unsigned row = 0; is_fp8 && row < 16; row++)
+        rows[row].finite = td_twin_apart_e4m3(accumulator, a[row], rows[row].x);
+    static Numbers numbers[16];
     for (unsigned row = 0; wide && row < 16; row++)
         for (unsigned k = 0; k < 16; k++) {
             uint16_t bits;
             memcpy(&bits, &a[row][2 * k], 2);
-            numbers[row][k] = number(it.type, bits);
+            numbers[row].of[k] = number(it.type, bits);
         }
     for (int column = 0; column < it.n; column++) {
         alignas(16) uint8_t b[32];
@@ -868,11 +893,17 @@ void execute(Started &it, unsigned warp)
         else
             for (unsigned byte = 0; byte < 32; byte += 16)
                 memcpy(b + byte, operand_byte(it.b, unsigned(column), byte, false, 16), 16);
-        float of_b[16];
+        Apart apart_b;
+        if (is_fp8)
+            apart_b.finite = td_twin_apart_e4m3(accumulator, b, apart_b.x);
+        const auto fp8_sum = [&](int row, float c) {
+            return rows[row].finite && apart_b.finite ? td_twin_sum_e4m3(accumulator, rows[row].x, apart_b.x, c) : NAN;
+        };
+        Numbers of_b;
         for (unsigned k = 0; wide && k < 16; k++) {
             uint16_t bits;
             memcpy(&bits, b + 2 * k, 2);
-            of_b[k] = number(it.type, bits);
+            of_b.of[k] = number(it.type, bits);
         }
         for (int row = 0; row < 16; row++) {
             const int lane = row % 8 * 4 + column % 8 / 2, element = column / 8 * 4 + row / 8 * 2 + column % 2;
@@ -887,15 +918,12 @@ void execute(Started &it, unsigned warp)
             } else if (it.type == Type::e4m3_into_f16) {
                 uint32_t &pair = it.into->values[size_t(lane * it.into->count + column / 8 * 2 + row / 8)];
                 const int shift = column % 2 * 16;
-                const float sum = td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA_F16, a[row], b,
-                                                   td_from_f16(uint16_t(pair >> shift)));
+                const float sum = fp8_sum(row, td_from_f16(uint16_t(pair >> shift)));
                 pair = (pair & ~(0xffffu << shift)) | uint32_t(td_to_f16(sum)) << shift;
             } else if (it.type == Type::e4m3) {
-                *bits = td_bits(td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA, a[row], b, td_float(*bits)));
+                *bits = td_bits(fp8_sum(row, td_float(*bits)));
             } else {
-                double sum = 0;
-                for (int k = 0; k < 16; k++)
-                    sum += double(numbers[row][k]) * double(of_b[k]);
+                const double sum = numbers[row].times(of_b);
                 *bits = td_bits(float(double(td_float(*bits)) + sum));
             }
         }

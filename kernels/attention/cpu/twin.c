@@ -118,22 +118,26 @@ static bool split_f16(uint16_t code, operand *to)
     return biased != 31;
 }
 
-/* False for NaN. Where the unit works in fp16, E4M3's subnormals are normalised. */
-static bool split_e4m3(uint8_t code, uint32_t accumulator, operand *to)
+/* E4M3's codes taken apart, by sign and magnitude, as most of what the emulator does is this. Where the unit works in fp16, subnormals are
+ * normalised. */
+#define NORMAL(biased) {8, (biased) - 7}, {9, (biased) - 7}, {10, (biased) - 7}, {11, (biased) - 7}, \
+                       {12, (biased) - 7}, {13, (biased) - 7}, {14, (biased) - 7}, {15, (biased) - 7}
+#define NORMALS NORMAL(1), NORMAL(2), NORMAL(3), NORMAL(4), NORMAL(5), NORMAL(6), NORMAL(7), NORMAL(8), NORMAL(9), NORMAL(10), NORMAL(11), \
+                NORMAL(12), NORMAL(13), NORMAL(14), NORMAL(15)
+static const operand e4m3_codes[2][128] = {
+    {{0, -6}, {1, -6}, {2, -6}, {3, -6}, {4, -6}, {5, -6}, {6, -6}, {7, -6}, NORMALS},
+    {{0, -6}, {8, -9}, {8, -8}, {12, -8}, {8, -7}, {10, -7}, {12, -7}, {14, -7}, NORMALS}};
+
+/* False for NaN. */
+static inline bool split_e4m3(uint8_t code, uint32_t accumulator, operand *to)
 {
-    const int biased = code >> 3 & 15, fraction = code & 7;
-    int magnitude = biased ? fraction | 8 : fraction, exponent = biased ? biased - 7 : -6;
-    while (accumulator == TD_ACCUMULATOR_HOPPER_MMA && magnitude && magnitude < 8) {
-        magnitude *= 2;
-        exponent--;
-    }
-    to->exponent = (int16_t)exponent;
-    to->mantissa = (int16_t)(code & 0x80 ? -magnitude : magnitude);
+    *to = e4m3_codes[accumulator == TD_ACCUMULATOR_HOPPER_MMA][code & 0x7f];
+    to->mantissa = (int16_t)(code & 0x80 ? -to->mantissa : to->mantissa);
     return (code & 0x7f) != 0x7f;
 }
 
 /* Where of 32 the unit takes position k. */
-static uint32_t slot_e4m3(uint32_t k, uint32_t accumulator)
+static inline uint32_t slot_e4m3(uint32_t k, uint32_t accumulator)
 {
     if (accumulator == TD_ACCUMULATOR_HOPPER_MMA)
         return (k & ~31u) | (k % 4 / 2 * 16 + k % 32 / 4 * 2 + k % 2);
@@ -174,12 +178,21 @@ bool td_twin_apart_f16(const uint16_t *values, operand *to)
     return finite;
 }
 
-bool td_twin_apart_e4m3(uint32_t accumulator, const uint8_t *codes, operand *to)
+static inline bool apart_e4m3(uint32_t accumulator, const uint8_t *codes, operand *to)
 {
     bool finite = true;
     for (uint32_t k = 0; k < 32; k++)
-        finite = split_e4m3(codes[k], accumulator, &to[slot_e4m3(k, accumulator)]) && finite;
+        finite &= split_e4m3(codes[k], accumulator, &to[slot_e4m3(k, accumulator)]);
     return finite;
+}
+
+bool td_twin_apart_e4m3(uint32_t accumulator, const uint8_t *codes, operand *to)
+{
+    switch (accumulator) { /* each with the slots that the compiler knows */
+    case TD_ACCUMULATOR_HOPPER_MMA: return apart_e4m3(TD_ACCUMULATOR_HOPPER_MMA, codes, to);
+    case TD_ACCUMULATOR_F32: return apart_e4m3(TD_ACCUMULATOR_F32, codes, to);
+    default: return apart_e4m3(accumulator, codes, to);
+    }
 }
 
 float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c)
