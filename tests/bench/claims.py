@@ -51,7 +51,7 @@ NOT_MEASURED = [
     r"on 9\.0", r"RTX \d+", r"C\+\+17", r"2 cores with AVX-512", r"16 cores", r"\(table \d\)",
     r"for d 256 in command buffers", r"\(d 64 to 128\)", r"\(256 queries x 784 keys a tile, d 32\)", r"batch 4, 32 heads, TFLOPS",
     r"\| d 128, 16384 tokens (?=\|)", r"\| d 64, 16384 (?=\|)", r"\| 4096 (?=\|)", r"\(8 heads, 4096 x 4096, d 128, N\(0,1\), every row\)",
-    r"21 minutes of one H200", r"270 seconds of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B",
+    r"21 minutes of one H200", r"270 seconds of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B", r"Qwen 2\.5 0\.5B", r"Llama 3\.2 1B", r"Llama 3 8B", r"\| 1 character \| 4 at once \| 8 at once \| 32 at once",
 ]
 
 SHAPES = [(d, n, causal) for d in (128, 64) for n in (16384, 4096) for causal in (False, True)]
@@ -267,10 +267,8 @@ MODELS = [
     "On two CPU cores SmolLM2 (Q4_1) reads a prompt at {npc.tokens_per_s.prompt.median:.0f} tokens a second and speaks at "
     "{npc.tokens_per_s.decode.median:.0f}; llama.cpp's own bench, in turn with it, at {npc.llama_cpp.prompt.median:.0f} and "
     "{npc.llama_cpp.decode.median:.0f} (`tandem bench npc`).",
-    "On an H200 random weights (Q8_0) in the shapes of Qwen 2.5 0.5B, Llama 3.2 1B and Llama 3 8B speak at "
-    "{npc_half.tokens_per_s.decode.median:.0f}, {npc_one.tokens_per_s.decode.median:.0f} and "
-    "{npc_eight.tokens_per_s.decode.median:.0f} tokens a second, and as 32 characters at once at {slots(npc_half, 32):.0f}, "
-    "{slots(npc_one, 32):.0f} and {slots(npc_eight, 32):.0f}",
+    *(f"| {shape} | {{{of}.tokens_per_s.decode.median:.0f}} | " + " | ".join(f"{{slots({of}, {n}):.0f}}" for n in (1, 4, 8, 32)) + " |"
+      for shape, of in (("Qwen 2.5 0.5B", "npc_half"), ("Llama 3.2 1B", "npc_one"), ("Llama 3 8B", "npc_eight"))),
     "The model that comes with it, of {npc_model.model_bytes / 1e6:.1f} MB, was made in 270 seconds of one H200 from text of a grammar "
     "([demo/train](../demo/train/README.md#training-the-model-of-characters)). About cards whose names, places and things it never saw, it "
     "tells {100 * way(npc_model, 'f16', 'f16').facts_exact:.1f} % of {way(npc_model, 'f16', 'f16').facts_asked} facts letter by letter, with "
