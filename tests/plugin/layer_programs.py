@@ -43,7 +43,7 @@ KART = """supertuxkart --render-driver=vulkan --screensize=320x240 --windowed --
 PROGRAMS = {
     "vkcube": ("vkcube --c 1000000 --width 320 --height 240".split(), {}),
     "vkcubepp": ("vkcubepp --c 1000000".split(), {}),
-    "zink": (["glxgears"], {"MESA_LOADER_DRIVER_OVERRIDE": "zink"}),
+    "zink": (["glxgears"], {"MESA_LOADER_DRIVER_OVERRIDE": "zink", "LIBGL_ALWAYS_SOFTWARE": "1"}),
     "pygfx": ([os.environ.get("PYTHON", "python3"), "-c", SCENE], {"WGPU_BACKEND_TYPE": "Vulkan"}),
     "supertuxkart": (KART.split(), {}),
     "warzone2100": ("warzone2100 --gfxbackend=vulkan --resolution=640x480 --window --nosound".split(), {}),
@@ -77,10 +77,13 @@ def mean_of(effect):
 
 def look(command, more):
     """What is wrong, and figures."""
-    with layer.Running(command, cpu_seconds=1200, TANDEM_LAYER_EFFECT="none", TANDEM_LAYER_HUD="0", TANDEM_LAYER_SIGMA="20",
-                       **more) as process:
+    program = layer.Running(command, cpu_seconds=1200, TANDEM_LAYER_EFFECT="none", TANDEM_LAYER_HUD="0", TANDEM_LAYER_SIGMA="20", **more)
+    with program as process:
         layer.wait_until(lambda: process.poll() is not None or int(layer.status()["presented"]) > 20, seconds=15)
         time.sleep(2)
+        if process.poll() is not None:
+            program.log.seek(0)
+            return "IT ENDED", program.log.read()[-200:].strip()
         sums = {"none": 0.0, "denoise-film": 0.0, "sharpen": 0.0}
         for _ in range(ROUNDS):
             for effect in sums:
