@@ -665,6 +665,8 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
                              char *why);
 /* remote_models.c: what only a model of the daemon's has, there, too; others have none. Not locked, and may block. */
 void td_remote_model_free(tandem_session *s, td_model *model);
+/* Has the daemon that there is now load one that is about to enter, if the one that did is gone; releases the lock meanwhile. */
+tandem_status td_remote_model_enter_locked(tandem_session *s, td_model *model, char *why);
 
 /* Those of td_backend_local that are elsewhere than in local.c. */
 tandem_status td_local_mem_share(tandem_session *s, td_mem *mem, char *why);

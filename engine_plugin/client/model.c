@@ -122,7 +122,9 @@ tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *
 
     pthread_mutex_lock(&s->lock);
     made->mem->of_model = true;
-    status = td_table_add_locked(s, &s->mems, TD_KIND_MEM, &made->mem->object, why);
+    status = td_remote_model_enter_locked(s, made, why);
+    if (status == TANDEM_OK)
+        status = td_table_add_locked(s, &s->mems, TD_KIND_MEM, &made->mem->object, why);
     if (status == TANDEM_OK) {
         status = td_table_add_locked(s, &s->models, TD_KIND_MODEL, &made->object, why);
         if (status != TANDEM_OK)

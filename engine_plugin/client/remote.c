@@ -20,22 +20,26 @@
 #define RECONNECT_MIN_NS 10000000u /* until the next try; twice as long each time, up to */
 #define RECONNECT_MAX_NS ((uint64_t)1000000000)
 
-/* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. */
+/* A model that this connection was told nothing of, also one whose destruction waits, and may give up; NULL: there is none. */
+static td_model *find_untold_model_locked(const tandem_session *s)
+{
+    for (uint32_t i = 0; i < s->models.capacity; i++) {
+        td_model *model = (td_model *)s->models.slots[i];
+
+        if (model && model->remote->connection != s->remote->connection)
+            return model;
+    }
+    return NULL;
+}
+
+/* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. Models come last, until
+ * there is none left, since some may enter while the lock is released; a job shares what else does so. */
 static tandem_status share_again_locked(tandem_session *s, char *why)
 {
     td_remote *r = s->remote;
     tandem_status status = TANDEM_OK;
+    td_model *model;
 
-    for (uint32_t i = 0; i < s->models.capacity && status != TANDEM_ERROR_LOST; i++) {
-        td_model *model = (td_model *)s->models.slots[i];
-
-        if (!model || model->object.closing || model->remote->connection == r->connection)
-            continue;
-        model->mem->object.uses++; /* a destruction waits */
-        status = td_remote_load_again_locked(s, model, why);
-        model->mem->shared.status = status;
-        td_object_release_locked(s, &model->mem->object);
-    }
     for (uint32_t i = 0; i < s->mems.capacity && status != TANDEM_ERROR_LOST; i++) {
         td_mem *mem = (td_mem *)s->mems.slots[i];
 
@@ -53,6 +57,12 @@ static tandem_status share_again_locked(tandem_session *s, char *why)
         timeline->object.uses++;
         status = td_remote_share_timeline_locked(s, timeline, why);
         td_object_release_locked(s, &timeline->object);
+    }
+    while (status != TANDEM_ERROR_LOST && (model = find_untold_model_locked(s))) {
+        model->mem->object.uses++; /* a destruction waits */
+        status = td_remote_load_again_locked(s, model, why);
+        model->mem->shared.status = status;
+        td_object_release_locked(s, &model->mem->object);
     }
     return status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_PROTOCOL ? status : TANDEM_OK;
 }

@@ -68,7 +68,8 @@ struct td_remote_model {
     char path[TD_WIRE_PATH_BYTES], first[TD_WIRE_TENSOR_BYTES];
     td_wire_language language; /* all 0: as any file */
     uint64_t id;
-    uint32_t connection;
+    uint32_t connection; /* that was last told of it, */
+    tandem_status status; /* and what it made of it */
 };
 
 /* remote_connection.c. poke: the thread has to look, also if it sleeps. gone: LOST, and why. */
@@ -125,6 +126,8 @@ tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline,
 void td_remote_object_end(tandem_session *s, td_object *object);
 /* Has the daemon end what has this id there, by the message that does so; 0: it has none. */
 void td_remote_end(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection);
+/* LOST unless the daemon has it. One that is in the session's table was told to each connection before that was up. */
+tandem_status td_remote_has_model_locked(const tandem_session *s, const td_model *model, char *why);
 /* share: tells the daemon of one. LOST: the connection it was told through is gone. */
 tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why);

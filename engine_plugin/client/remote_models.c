@@ -44,13 +44,9 @@ static void describe_load(td_wire_message *m, const struct td_remote_model *remo
     }
 }
 
-static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
+static tandem_status ask_to_load_locked(tandem_session *s, const struct td_remote_model *remote, td_wire_message *m, char *why)
 {
-    td_remote *r = s->remote;
-    struct td_remote_model *remote = model->remote;
-    const uint32_t connection = r->connection;
-    td_wire_message m;
-    tandem_status status;
+    const td_remote *r = s->remote;
 
     if (!(r->rules.features & TD_WIRE_MODELS))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
@@ -60,15 +56,27 @@ static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
                        "desc.sequences is %u, desc.context %u, desc.cache %u, desc.pages %u, desc.hidden %u and desc.tops %u; %s",
                        remote->language.sequences, remote->language.context, remote->language.cache, remote->language.pages,
                        remote->language.hidden, remote->language.tops, lacks_languages(r));
-    describe_load(&m, remote);
-    m.header.serial = r->rules.next_serial;
-    if (td_wire_check(&r->rules, TD_WIRE_TO_DAEMON, &m, m.header.bytes, 0, why, TD_WHY_BYTES) != TANDEM_OK)
+    describe_load(m, remote);
+    m->header.serial = r->rules.next_serial;
+    if (td_wire_check(&r->rules, TD_WIRE_TO_DAEMON, m, m->header.bytes, 0, why, TD_WHY_BYTES) != TANDEM_OK)
         return TANDEM_ERROR_ARG;
-    status = td_remote_ask_locked(s, &m, -1, TD_WIRE_DONE, NULL, why);
-    if (status == TANDEM_OK && r->connection == connection) {
-        remote->id = m.object.id;
-        remote->connection = connection;
-    }
+    return td_remote_ask_locked(s, m, -1, TD_WIRE_DONE, NULL, why);
+}
+
+static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
+{
+    const td_remote *r = s->remote;
+    const uint32_t connection = r->connection;
+    td_wire_message m;
+    const tandem_status status = ask_to_load_locked(s, model->remote, &m, why);
+
+    if (status == TANDEM_ERROR_LOST)
+        return status;
+    if (r->connection != connection)
+        return td_remote_gone(r, why);
+    model->remote->connection = connection;
+    model->remote->status = status;
+    model->remote->id = status == TANDEM_OK ? m.object.id : 0;
     return status;
 }
 
@@ -81,9 +89,6 @@ static tandem_status find_tensor_locked(tandem_session *s, td_model *model, cons
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_TENSOR, 0);
     tandem_status status;
 
-    if (model->remote->connection != connection)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%s' could not load '" TD_NAME "' again",
-                       r->path, TD_NAMED(model->remote->path));
     m.model_tensor.model = model->remote->id;
     td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, name);
     status = td_remote_ask_locked(s, &m, -1, TD_WIRE_TENSOR, NULL, why);
@@ -105,6 +110,14 @@ tandem_status td_remote_load_again_locked(tandem_session *s, td_model *model, ch
     if (status == TANDEM_OK && model->remote->first[0])
         status = find_tensor_locked(s, model, model->remote->first, &tensor, why);
     return status;
+}
+
+/* While there is no daemon, it is loaded by the next. */
+tandem_status td_remote_model_enter_locked(tandem_session *s, td_model *model, char *why)
+{
+    if (!model->remote || !s->remote->up || model->remote->connection == s->remote->connection)
+        return TANDEM_OK;
+    return load_locked(s, model, why);
 }
 
 tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why)
@@ -146,8 +159,9 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
 
     if (strlen(name) >= TD_WIRE_TENSOR_BYTES)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "name is '" TD_NAME "', which is not in the model", TD_NAMED(name));
-    if (!s->remote->up)
-        return td_remote_gone(s->remote, why);
+    status = td_remote_has_model_locked(s, model, why);
+    if (status != TANDEM_OK)
+        return status;
     model->mem->object.uses++;
     status = find_tensor_locked(s, model, name, &tensor, text);
     if (status == TANDEM_OK) {

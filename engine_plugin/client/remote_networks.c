@@ -115,18 +115,16 @@ static td_wire_message describe_instance(const td_instance *instance)
 
 tandem_status td_remote_instance_make(tandem_session *s, td_instance *instance, char *why)
 {
-    td_remote *r = s->remote;
-    const struct td_remote_model *model = instance->model->remote;
+    const td_remote *r = s->remote;
     tandem_status status;
 
     pthread_mutex_lock(&s->lock);
     td_wire_message m = describe_instance(instance);
     instance->connection = r->connection;
     instance->worker = r->worker;
-    if (r->up && model->connection == r->connection)
+    status = td_remote_has_model_locked(s, instance->model, why);
+    if (status == TANDEM_OK)
         status = td_remote_ask_locked(s, &m, -1, TD_WIRE_DONE, NULL, why);
-    else
-        status = td_remote_gone(r, why);
     if (status == TANDEM_OK)
         instance->remote_id = m.object.id;
     pthread_mutex_unlock(&s->lock);

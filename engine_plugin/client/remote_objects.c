@@ -181,6 +181,18 @@ void td_remote_object_end(tandem_session *s, td_object *object)
     }
 }
 
+tandem_status td_remote_has_model_locked(const tandem_session *s, const td_model *model, char *why)
+{
+    const td_remote *r = s->remote;
+
+    if (!r->up)
+        return td_remote_gone(r, why);
+    if (model->remote->connection == r->connection && model->remote->status == TANDEM_OK)
+        return TANDEM_OK;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%s' could not load '" TD_NAME "' again", r->path,
+                   TD_NAMED(model->remote->path));
+}
+
 /* Of a job. */
 
 tandem_status td_remote_name_mem_locked(tandem_session *s, const td_job *job, uint32_t view, uint64_t *id, char *why)

@@ -46,6 +46,7 @@ int main(void)
 {
     const test_cases *const parts[] = {
         &remote_results_cases, &remote_jobs_cases, &remote_restarts_cases, &remote_networks_cases,
+        &remote_reloads_cases,
     };
 
     if (getenv("TANDEM_TEST_FILTER"))

@@ -72,6 +72,7 @@ void close_vulkan(void);
 void await_return(side *x, tandem_job *job);
 
 /* Each file's, in the order in which they run. */
-extern const test_cases remote_results_cases, remote_jobs_cases, remote_restarts_cases, remote_networks_cases;
+extern const test_cases remote_results_cases, remote_jobs_cases, remote_restarts_cases, remote_networks_cases,
+    remote_reloads_cases;
 
 #endif
