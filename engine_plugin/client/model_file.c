@@ -250,8 +250,7 @@ static tandem_status keep_safetensors(const td_safetensors *file, int *fd, char 
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the file's header");
     status = td_file_read(file->fd, 0, header, PREFIX_BYTES + bytes, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
-        status = td_memfd_make_sparse("tandem-graph", header, PREFIX_BYTES + bytes, file->file_bytes, fd, why,
-                                      TD_WHY_BYTES);
+        status = td_memfd_make_sparse("tandem-graph", header, PREFIX_BYTES + bytes, PREFIX_BYTES + bytes, fd, why, TD_WHY_BYTES);
     free(header);
     return status;
 }
@@ -266,10 +265,10 @@ static tandem_status keep_gguf(const td_gguf *file, int *fd, char *why)
 
     for (uint32_t i = 0; i < file->tensor_count; i++)
         bytes = file->tensors[i].offset < bytes ? file->tensors[i].offset : bytes;
-    return td_memfd_make_sparse("tandem-graph", file->bytes, bytes, file->size, fd, why, TD_WHY_BYTES);
+    return td_memfd_make_sparse("tandem-graph", file->bytes, bytes, bytes, fd, why, TD_WHY_BYTES);
 }
 
-/* The weights are a hole, which takes no memory. */
+/* Without a hole for the weights: a client that mapped and read it would have pages made of it, which count as nobody's. */
 tandem_status td_model_file_keep_header(td_model_load *load, char *why)
 {
     int fd = -1;

@@ -24,12 +24,11 @@ _Static_assert((int)TD_WIRE_NODES == (int)TD_GRAPH_NODES, "a plan has all of its
 
 /* --- Models --- */
 
-/* *fd: -1 where the daemon knows of none. It is mapped, and read by who believes that it stays as it is. */
-static tandem_status ask_for_graph(tandem_session *s, td_model *model, int *fd, char *why)
+/* *fd: the header of a file of so many bytes; -1 where the daemon knows of none. */
+static tandem_status ask_for_graph(tandem_session *s, td_model *model, int *fd, uint64_t *file_bytes, char *why)
 {
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_GRAPH, 0);
     tandem_status status = TANDEM_OK;
-    char text[TD_WHY_BYTES / 2];
 
     *fd = -1;
     pthread_mutex_lock(&s->lock);
@@ -41,13 +40,32 @@ static tandem_status ask_for_graph(tandem_session *s, td_model *model, int *fd, 
     else
         status = td_remote_gone(s->remote, why);
     pthread_mutex_unlock(&s->lock);
-    if (*fd < 0)
-        return status;
-    status = td_memfd_check_sparse(*fd, m.graph.bytes, text, sizeof text);
+    *file_bytes = m.graph.bytes;
+    return status;
+}
+
+/* What stands for the file: its header, and a hole where it has weights, which is this process's own. *fd becomes that. */
+static tandem_status lengthen(int *fd, uint64_t file_bytes, char *why)
+{
+    char path[TD_FILE_PATH_BYTES], text[TD_WHY_BYTES / 2];
+    uint64_t header_bytes = 0;
+    void *header = NULL;
+    int made = -1;
+    tandem_status status = td_memfd_check_whole(*fd, file_bytes, text, sizeof text);
+
+    if (status != TANDEM_OK)
+        td_fail(why, TD_WHY_BYTES, status, "tandemd sends a graph whose %s", text);
+    else
+        status = td_file_path(*fd, path, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
-        return status;
+        status = td_file_map(path, &header, &header_bytes, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = td_memfd_make_sparse("tandem-graph", header, header_bytes, file_bytes, &made, why, TD_WHY_BYTES);
+    if (header)
+        td_unmap(header, header_bytes);
     td_fd_close(fd);
-    return td_fail(why, TD_WHY_BYTES, status, "tandemd sends a graph whose %s", text);
+    *fd = made;
+    return status;
 }
 
 tandem_status td_remote_network_load(td_model_load *load, const tandem_model_desc *desc, char *why)
@@ -57,12 +75,15 @@ tandem_status td_remote_network_load(td_model_load *load, const tandem_model_des
     char path[TD_FILE_PATH_BYTES];
     tandem_model_desc header = *desc;
     tandem_status status;
+    uint64_t file_bytes;
     int fd;
 
-    status = ask_for_graph(s, model, &fd, why);
+    status = ask_for_graph(s, model, &fd, &file_bytes, why);
     if (status != TANDEM_OK || fd < 0)
         return status;
-    status = td_file_path(fd, path, why, TD_WHY_BYTES);
+    status = lengthen(&fd, file_bytes, why);
+    if (status == TANDEM_OK)
+        status = td_file_path(fd, path, why, TD_WHY_BYTES);
     header.path = path;
     if (status == TANDEM_OK)
         status = td_model_file_open(load, &header, why);

@@ -74,12 +74,12 @@ tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t
  * Blocks: never. */
 tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes);
 
-/* Whether one is what td_memfd_make_sparse() makes, of exactly so many bytes: nobody changes what is read of it. (Windows: a file
- * of that length.)
+/* Whether one is what td_memfd_make_sparse() makes of nothing but `begin`, of at most so many bytes: nobody changes what is read of
+ * it, and to read it takes no memory that it has not taken yet. (Windows: a file of at most that length.)
  * Returns: PROTOCOL if not.
  * Threads: any.
  * Blocks: never. */
-tandem_status td_memfd_check_sparse(int fd, uint64_t bytes, char *why, size_t why_bytes);
+tandem_status td_memfd_check_whole(int fd, uint64_t most_bytes, char *why, size_t why_bytes);
 
 /* Maps its first bytes, for reading and writing, or sets *memory NULL.
  * Returns: NOMEM if there is no room, IO if it cannot be mapped.

@@ -540,6 +540,16 @@ static int copy_file(int seals, off_t longer)
     return to;
 }
 
+static int make_hole(off_t bytes)
+{
+    const int fd = memfd_create("graph", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, bytes), 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL), 0);
+    return fd;
+}
+
 /* What it sends in the graph's place is not read, and what it has loaded for that is not kept: as often as that happens. */
 static void test_other_graphs(void **state)
 {
@@ -549,7 +559,8 @@ static void test_other_graphs(void **state)
         const char *says;
     } others[] = {{copy_file(0, 0), "tandemd sends a graph whose descriptor has seals 0x0, must have 0xf"}, /* it could be cut */
                   {copy_file(F_SEAL_SHRINK | F_SEAL_GROW, 0), "must have 0xf"},
-                  {copy_file(all, 1), "bytes long, must be"},
+                  {copy_file(all, 1), "bytes long, must be at most"},
+                  {make_hole(1 << 16), "has 0 of its 65536 bytes, must be allocated"},
                   {open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "is no memfd"},
                   {open("/dev/zero", O_RDONLY | O_CLOEXEC), "is no memfd"},
                   {open(file_path, O_RDONLY | O_CLOEXEC), "is no memfd"}};

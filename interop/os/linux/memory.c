@@ -175,8 +175,8 @@ tandem_status td_memfd_make_sparse(const char *name, const void *begin, uint64_t
     return TANDEM_ERROR_NOMEM;
 }
 
-/* Whether it is a memfd, of exactly so many bytes, with all of these seals. */
-static tandem_status check_memfd(int fd, uint64_t bytes, int wanted, struct stat *st, int *seals, char *why, size_t why_bytes)
+/* Whether it is a memfd with all of these seals. */
+static tandem_status check_memfd(int fd, int wanted, struct stat *st, int *seals, char *why, size_t why_bytes)
 {
     struct statfs fs;
 
@@ -190,10 +190,16 @@ static tandem_status check_memfd(int fd, uint64_t bytes, int wanted, struct stat
     if ((*seals & wanted) != wanted)
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor has seals 0x%x, must have 0x%x", (unsigned)*seals,
                        (unsigned)wanted);
-    if ((uint64_t)st->st_size != bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                       "descriptor is %" PRIu64 " bytes long, must be %" PRIu64, (uint64_t)st->st_size, bytes);
     return TANDEM_OK;
+}
+
+static tandem_status check_allocated(const struct stat *st, char *why, size_t why_bytes)
+{
+    const uint64_t has = (uint64_t)st->st_blocks * 512, bytes = (uint64_t)st->st_size;
+
+    return has >= bytes ? TANDEM_OK
+                        : td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
+                                  "descriptor has %" PRIu64 " of its %" PRIu64 " bytes, must be allocated", has, bytes);
 }
 
 tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
@@ -201,29 +207,34 @@ tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size
     const int flags = fcntl(fd, F_GETFL);
     struct stat st;
     int seals;
-    const tandem_status status = check_memfd(fd, bytes, fixed ? SEALS_FIXED : SEALS, &st, &seals, why, why_bytes);
+    const tandem_status status = check_memfd(fd, fixed ? SEALS_FIXED : SEALS, &st, &seals, why, why_bytes);
 
     if (status != TANDEM_OK)
         return status;
+    if ((uint64_t)st.st_size != bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor is %" PRIu64 " bytes long, must be %" PRIu64,
+                       (uint64_t)st.st_size, bytes);
     if (flags & O_PATH || (flags & O_ACCMODE) != O_RDWR)
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor has flags 0%o, must be open to read and write",
                        (unsigned)flags);
     if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor has seals 0x%x, must have neither WRITE nor FUTURE_WRITE",
                        (unsigned)seals);
-    if ((uint64_t)st.st_blocks < bytes / 512)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                       "descriptor has %" PRIu64 " of its %" PRIu64 " bytes, must be allocated",
-                       (uint64_t)st.st_blocks * 512, bytes);
-    return TANDEM_OK;
+    return check_allocated(&st, why, why_bytes);
 }
 
-tandem_status td_memfd_check_sparse(int fd, uint64_t bytes, char *why, size_t why_bytes)
+tandem_status td_memfd_check_whole(int fd, uint64_t most_bytes, char *why, size_t why_bytes)
 {
     struct stat st;
     int seals;
+    const tandem_status status = check_memfd(fd, SEALS_FIXED | F_SEAL_WRITE, &st, &seals, why, why_bytes);
 
-    return check_memfd(fd, bytes, SEALS_FIXED | F_SEAL_WRITE, &st, &seals, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if ((uint64_t)st.st_size > most_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor is %" PRIu64 " bytes long, must be at most %" PRIu64,
+                       (uint64_t)st.st_size, most_bytes);
+    return check_allocated(&st, why, why_bytes);
 }
 
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes)

@@ -272,13 +272,13 @@ tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size
     return has == bytes && bytes ? TANDEM_OK : wrong_length(has, bytes, why, why_bytes);
 }
 
-tandem_status td_memfd_check_sparse(int fd, uint64_t bytes, char *why, size_t why_bytes)
+tandem_status td_memfd_check_whole(int fd, uint64_t most_bytes, char *why, size_t why_bytes)
 {
     LARGE_INTEGER has = {0};
 
     if (!td_handle_of(fd) || GetFileType(td_handle_of(fd)) != FILE_TYPE_DISK || !GetFileSizeEx(td_handle_of(fd), &has))
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor is no file");
-    return (uint64_t)has.QuadPart == bytes ? TANDEM_OK : wrong_length((uint64_t)has.QuadPart, bytes, why, why_bytes);
+    return (uint64_t)has.QuadPart <= most_bytes ? TANDEM_OK : wrong_length((uint64_t)has.QuadPart, most_bytes, why, why_bytes);
 }
 
 tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes)

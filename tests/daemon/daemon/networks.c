@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "interop/os/memory.h"
+#include "kernels/model/graph_file.h"
 #include "tests/daemon/daemon/parts.h"
 #include "tests/plugin/network_util.h"
 
@@ -270,6 +272,54 @@ static void test_hostile_runs(void **state)
     unlink(model_file);
 }
 
+static void write_large_model(void)
+{
+    static float weights[1 << 18];
+    const td_safetensors_item items[] = {{"w", "F32", 2, {1, NETWORK_CHANNELS}, weights}, {"other", "F32", 1, {1 << 18}, weights}};
+    const td_safetensors_text graph = {TD_GRAPH_KEY, network_text};
+    char why[400] = "";
+
+    if (td_safetensors_write_texts(model_file, &graph, 1, items, 2, why, sizeof why) != TANDEM_OK)
+        fail_msg("%s", why);
+}
+
+/* Who maps what tells of a network and reads all of it has the daemon hold no more than before. */
+static void test_touched_graph(void **state)
+{
+    char config[200];
+    td_wire_message m, answer;
+    volatile const char *map;
+    struct stat before, after;
+    guest g;
+    int fd;
+
+    (void)state;
+    snprintf(model_file, sizeof model_file, "%s/network.safetensors", folder);
+    write_large_model();
+    snprintf(config, sizeof config, "model_dir = %s\n", folder);
+    start_daemon(config);
+    begin(TANDEM_CLASS_FRAME, &g, "touches");
+    m = td_wire_new(TD_WIRE_MODEL_GRAPH, g.c.rules.next_serial);
+    m.object.id = g.model;
+    assert_int_equal(client_ask(&g.c, &m, NULL, &answer, &fd), TANDEM_OK);
+    assert_int_equal(answer.header.type, TD_WIRE_GRAPH);
+    assert_int_equal(fstat(fd, &before), 0);
+    map = mmap(NULL, (size_t)before.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(map != MAP_FAILED);
+    for (off_t at = 0; at < before.st_size; at += 4096)
+        (void)map[at];
+    assert_int_equal(fstat(fd, &after), 0);
+    assert_int_equal(after.st_blocks, before.st_blocks);
+    assert_int_equal(stat(model_file, &after), 0);
+    assert_int_equal(answer.graph.bytes, after.st_size);
+    assert_true(before.st_size < after.st_size);
+    munmap((void *)(uintptr_t)map, (size_t)before.st_size);
+    close(fd);
+    end(&g);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    unlink(model_file);
+}
+
 /* What breaks the protocol ends the connection, and nobody else's. */
 static void test_broken_runs(void **state)
 {
@@ -306,6 +356,7 @@ static void test_broken_runs(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_hostile_runs),
+    cmocka_unit_test(test_touched_graph),
     cmocka_unit_test(test_broken_runs),
 };
 const test_cases daemon_networks_cases = TEST_CASES(cases);
