@@ -11,6 +11,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HEADERS = [ROOT / "interop/include/tandem/types.h",
            *(ROOT / f"engine_plugin/include/tandem/{name}.h" for name in ("tandem", "vulkan", "npc", "plugin"))]
+OPERANDS, VIEW = "tandem_operands", "tandem_view"  # what operations are about, and their tensors
 TABLE = "tandem_api"  # of functions, which programs that open the library at run time use
 
 
@@ -53,6 +54,7 @@ class Headers:
     structs: dict
     functions: list
     version: tuple
+    written: dict     # operation -> the views of its struct that it writes
 
 
 def without_comments(text):
@@ -93,9 +95,24 @@ def parameters(text):
     return [] if text == "void" else [declarator(one) for one in text.split(",")]
 
 
+def written(text):
+    """Those views of a struct that its operation writes. Comments behind them say so: `written`, amid commas, colons and
+    semicolons, or `o is written` where others are declared beside it."""
+    found = []
+    for names, comment in re.findall(rf"^ *{VIEW} ([^;]*);[ \t]*(?:/\*((?:(?!\*/).)*)\*/)?", text, re.S | re.M):
+        said = len(found)
+        for clause in re.split(r"[,:;]", comment):
+            one = re.fullmatch(r"(\w+) is written", " ".join(clause.split()))
+            found += [one[1]] if one else re.split(r",\s*", names) if clause.strip() == "written" else []
+        if len(found) == said and re.search(r"\bwritten\b", comment):
+            raise SystemExit(f"generate.py: which of '{names}' is written by '{comment}'?")
+    return found
+
+
 def read():
     texts = {path.name: path.read_text() for path in HEADERS}
-    whole = without_comments("\n".join(texts.values()))
+    commented = "\n".join(texts.values())
+    whole = without_comments(commented)
     enums = {}
     for name, body in re.findall(r"typedef enum (\w+) \{(.*?)\} \1;", whole, re.S):
         enums[name] = [(member, int(value, 0)) for member, value in re.findall(r"(\w+) = (-?\w+)", body)]
@@ -111,9 +128,11 @@ def read():
                       for comment, returns, name, taken in found]
         if len(found) != len(re.findall(r"^TANDEM_API ", text, re.M)):
             raise SystemExit(f"generate.py: not all functions of {header} are understood")
+    writes = {m.name: written(re.search(rf"^typedef struct {m.type} \{{\n(.*?)^\}}", commented, re.S | re.M)[1])
+              for m in structs[OPERANDS].members if m.type in structs}
     opaque = [name for name in re.findall(r"typedef struct (\w+) \1;", whole) if name not in structs]
     version = tuple(int(re.search(rf"#define TANDEM_VERSION_{part} (\d+)", whole)[1]) for part in ("MAJOR", "MINOR", "PATCH"))
-    return Headers(enums, re.findall(r"typedef uint64_t (\w+);", whole), opaque, structs, functions, version)
+    return Headers(enums, re.findall(r"typedef uint64_t (\w+);", whole), opaque, structs, functions, version, writes)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,10 @@ def api(headers):
         text += wrapped(f'("{m.name}", {types.of(m)}),' for m in struct.members) + "    ]\n\n\n"
         types.defined.add(name)
     text += "STRUCTS = [\n" + "".join(f"    {name},\n" for name in headers.structs if name != TABLE) + "]\n\n"
-    text += "FUNCTIONS = {\n"
+    text += "# Views that operations write.\nWRITTEN = {\n"
+    for name, views in headers.written.items():
+        text += '    "%s": {"%s"},\n' % (name, '", "'.join(views)) if views else ""
+    text += "}\n\nFUNCTIONS = {\n"
     for f in headers.functions:
         if f.name == "tandem_get_api":
             continue

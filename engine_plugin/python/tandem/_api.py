@@ -743,6 +743,24 @@ STRUCTS = [
     tandem_embedding,
 ]
 
+# Views that operations write.
+WRITTEN = {
+    "attention": {"o", "lse"},
+    "norm": {"y", "sum"},
+    "linear": {"y", "q", "k", "v", "next_statistics"},
+    "embed": {"y"},
+    "binary": {"y"},
+    "pool": {"y"},
+    "scatter": {"y"},
+    "cache_append": {"cache"},
+    "cache_attention": {"cache", "o"},
+    "conv": {"y"},
+    "gather": {"o"},
+    "demodulate": {"light", "modulation", "tokens"},
+    "reproject": {"o"},
+    "top": {"y"},
+}
+
 FUNCTIONS = {
     "tandem_version": (ctypes.c_uint32, []),
     "tandem_status_text": (ctypes.c_char_p, [ctypes.c_int]),

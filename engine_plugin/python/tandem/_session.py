@@ -11,8 +11,6 @@ from ._arrays import OF_NUMPY, Memory, Pages, Tensor
 from ._library import C, ArgumentError, check, failed, make, values
 
 FOREVER = 2**64 - 1
-# Views that jobs write; linear writes its q, k and v as well.
-WRITTEN = {"o", "lse", "y", "sum", "cache", "light", "modulation", "tokens", "next_statistics"}
 OPERATIONS = {name: getattr(_api, f"tandem_{name}") for name, _ in _api.tandem_operands._fields_ if name != "reserved"}
 
 
@@ -179,7 +177,7 @@ class Session:
         views = {name for name, of in kind._fields_ if of is _api.tandem_view}
         for name in views & fields.keys():
             if fields[name] is not None:
-                if name in WRITTEN or (operation == "linear" and name in "qkv"):
+                if name in _api.WRITTEN[operation]:
                     _check_writable(f"{operation}.{name}", fields[name])
                 fields[name] = self._view(fields[name], f"{operation}.{name}", keep)
         job = make(_api.tandem_job, operation=getattr(_api.Operation, operation.upper()))

@@ -181,8 +181,8 @@ typedef enum tandem_granularity {
  * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
  * times log2(e), and sums of K and V over all keys, times 2^15, are numbers in float32. */
 typedef struct tandem_attention {
-    tandem_view q, k, v, o; /* q, o: [batch, heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim] */
-    tandem_view lse;        /* [batch, heads, q_len, 1] f32, natural log, scale included; dtype NONE: not wanted */
+    tandem_view q, k, v, o; /* q, o: [batch, heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim]; o is written */
+    tandem_view lse;        /* [batch, heads, q_len, 1] f32, natural log, scale included; written; dtype NONE: not wanted */
     uint32_t batch, heads, kv_heads;
     uint32_t q_len, kv_len, head_dim; /* head_dim: 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192 or 256 */
     float scale;                      /* 0: 1 / sqrt(head_dim) */
@@ -251,8 +251,8 @@ typedef struct tandem_norm {
     tandem_view residual; /* the same shape; dtype NONE: none is added */
     tandem_view weight;   /* [1, 1, 1, channels]; dtype NONE: 1 */
     tandem_view bias;     /* the same; dtype NONE: 0 */
-    tandem_view y;        /* as x, of any of the dtypes */
-    tandem_view sum;      /* h, of x's dtype, as the next layer adds to it; dtype NONE: not wanted */
+    tandem_view y;        /* as x, of any of the dtypes; written */
+    tandem_view sum;      /* h, of x's dtype, as the next layer adds to it; written; dtype NONE: not wanted */
     uint32_t batch, heads, rows, channels;
     uint32_t kind;        /* tandem_norm_kind */
     float epsilon;        /* 0: 1e-5 */
@@ -309,7 +309,7 @@ typedef struct tandem_linear {
     tandem_view residual; /* [1, 1, rows, outs], F16, BF16 or F32; dtype NONE: none is added */
     tandem_view rotation; /* F32, [1, 1, positions, rotated_channels]; dtype NONE: nothing is rotated, and what follows is 0 */
     tandem_view position; /* I32, [1, 1, 1, rows]; below 0 counts as 0, from `positions` on as the last */
-    tandem_view y;        /* [1, 1, rows, outs], F16, BF16 or F32; with codes dtype NONE, too: not wanted */
+    tandem_view y;        /* [1, 1, rows, outs], F16, BF16 or F32; written; with codes dtype NONE, too: not wanted */
     uint32_t rows, ins, outs;
     uint32_t activation;  /* tandem_activation */
     uint32_t gate;        /* tandem_gate */
@@ -318,7 +318,7 @@ typedef struct tandem_linear {
     uint32_t rotated_heads;
     uint32_t batch, heads, kv_heads; /* of codes; without them 0 */
     tandem_view q, k, v;             /* CODES_INT8, CODES_INT8, CODES_E4M3: [batch, heads, rows / batch, head_dim], of k and v
-                                        kv_heads; all three or, dtype NONE, none */
+                                        kv_heads; written; all three or, dtype NONE, none */
     tandem_view statistics;          /* F32, [batch, kv_heads, 2, head_dim]: K's mean, then V's largest magnitudes; a
                                         stride_batch of 0 shares them; dtype NONE: this call's own */
     tandem_view next_statistics;     /* likewise, written; dtype NONE: not wanted */
@@ -334,7 +334,7 @@ typedef struct tandem_embed {
     tandem_view type_table;     /* [1, 1, types, channels], likewise; dtype NONE: none, nor a type, and types is 0 */
     tandem_view id;             /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
     tandem_view position, type; /* the same */
-    tandem_view y;              /* [batch, 1, rows, channels], F16, BF16 or F32 */
+    tandem_view y;              /* [batch, 1, rows, channels], F16, BF16 or F32; written */
     uint32_t batch, rows, channels;
     uint32_t entries, positions, types; /* rows of the tables */
     float scale;                        /* finite; 0: 1 */
@@ -351,7 +351,7 @@ typedef enum tandem_binary_kind {
 typedef struct tandem_binary {
     tandem_view a;       /* [batch, heads, rows, channels] */
     tandem_view b;       /* [batch, heads, rows, b_channels] */
-    tandem_view y;       /* as a */
+    tandem_view y;       /* as a; written */
     uint32_t batch, heads, rows, channels;
     uint32_t b_channels; /* 0, which means channels; 1; or channels */
     uint32_t kind;       /* tandem_binary_kind */
@@ -366,7 +366,7 @@ typedef struct tandem_pool {
     tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
     tandem_view length;   /* I32, [batch, 1, 1, 1]: dense ones have stride_batch 1; below 0 counts as 0, above rows as rows; dtype
                              NONE: all rows count */
-    tandem_view y;        /* [batch, heads, 1, channels], F16, BF16 or F32 */
+    tandem_view y;        /* [batch, heads, 1, channels], F16, BF16 or F32; written */
     uint32_t batch, heads, rows, channels;
     uint32_t normalise;   /* 0 or 1 */
     float epsilon;        /* 0: 1e-12 */
@@ -379,7 +379,7 @@ typedef struct tandem_pool {
 typedef struct tandem_scatter {
     tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
     tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
-    tandem_view y;        /* [batch, heads, entries, channels], F16, BF16 or F32 */
+    tandem_view y;        /* [batch, heads, entries, channels], F16, BF16 or F32; written */
     uint32_t batch, heads, rows, channels;
     uint32_t entries;     /* rows of y */
     uint32_t reserved[3]; /* 0 */
@@ -429,7 +429,7 @@ typedef struct tandem_cache_append {
     tandem_view k, v;     /* [batch, kv_heads, rows, head_dim], F16, BF16 or F32: rounded to fp16 */
     tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
     tandem_view cache;    /* U8, [batch, kv_heads, 1, tandem_cache_bytes()], or [1, kv_heads, 1, tandem_cache_pool_bytes()] with a table;
-                             its strides are multiples of 16, as is its address */
+                             its strides are multiples of 16, as is its address; written */
     uint32_t batch, kv_heads, rows; /* rows: 64 at most */
     uint32_t head_dim;    /* 64 or 128 */
     uint32_t entries;     /* positions of a sequence */
@@ -450,8 +450,8 @@ typedef struct tandem_cache_append {
 typedef struct tandem_cache_attention {
     tandem_view q;        /* [batch, heads, rows, head_dim], F16; offset_bytes and strides are multiples of 16 bytes */
     tandem_view position; /* as above */
-    tandem_view cache;    /* as above */
-    tandem_view o;        /* as q, F16, BF16 or F32 */
+    tandem_view cache;    /* as above, written */
+    tandem_view o;        /* as q, F16, BF16 or F32; written */
     uint32_t batch, heads, kv_heads, rows; /* heads: kv_heads to 16 times as many; rows: 64 at most */
     uint32_t head_dim, entries, format;    /* as above */
     float scale;          /* 0: 1 / sqrt(head_dim) */
@@ -472,7 +472,7 @@ typedef struct tandem_conv {
                            after row, of each x's channels, then coarse's */
     tandem_view bias;   /* [1, 1, 1, outs], F32; dtype NONE: 0 */
     tandem_view y;      /* [batch, shuffle * ceil(height / stride), shuffle * ceil(width / stride), outs / shuffle / shuffle], F16
-                           or F32 */
+                           or F32; written */
     uint32_t batch, height, width;
     uint32_t channels, coarse_channels; /* multiples of 16 */
     uint32_t outs;        /* a multiple of 8, with shuffle 2 of 32 */
@@ -495,8 +495,8 @@ typedef struct tandem_gather {
     tandem_view k_coarse; /* [batch, ceil(height / 2), ceil(width / 2), dim], F16; dtype NONE: none, nor v_coarse */
     tandem_view v_coarse; /* the same, 4, F32 */
     tandem_view bias;     /* [1, 1, 1, keys of a query], F32: row after row, k's, then k_coarse's, k_before's; dtype NONE: 0 */
-    tandem_view o;        /* as q, `channels`, F32: three values, and 1, or 0 where no key has a weight: all are 0 then; the
-                             fourth is more by v_before's */
+    tandem_view o;        /* as q, `channels`, F32; written: three values, and 1, or 0 where no key has a weight: all are 0 then;
+                             the fourth is more by v_before's */
     uint32_t batch, height, width;
     uint32_t dim;           /* 8 or 16 */
     uint32_t radius;        /* 0 to 4, with step 2 from 1 on */
@@ -523,9 +523,9 @@ typedef struct tandem_demodulate {
     tandem_view albedo;     /* the same; dtype NONE: 1 */
     tandem_view normal;     /* the same; dtype NONE: 0 */
     tandem_view depth;      /* [batch, height, width, 1], F16 or F32; dtype NONE: 0 */
-    tandem_view light;      /* [batch, height, width, 4], F32: light, and 1 or 0 */
-    tandem_view modulation; /* [batch, height, width, 3], F32 */
-    tandem_view tokens;     /* [batch, ceil(height / 2), ceil(width / 2), 48, or 64 with history], F16 */
+    tandem_view light;      /* [batch, height, width, 4], F32, written: light, and 1 or 0 */
+    tandem_view modulation; /* [batch, height, width, 3], F32; written */
+    tandem_view tokens;     /* [batch, ceil(height / 2), ceil(width / 2), 48, or 64 with history], F16; written */
     uint32_t batch, height, width;
     uint32_t reserved; /* 0 */
     tandem_view history; /* [batch, height, width, 4], F32: light of frames before and its weight, as tandem_reproject has them;
@@ -545,7 +545,7 @@ typedef struct tandem_reproject {
     tandem_view depth;         /* [batch, height, width, 1], F16 or F32; dtype NONE: none, nor depth_before */
     tandem_view normal_before; /* those of the frame before */
     tandem_view depth_before;
-    tandem_view o;             /* as history */
+    tandem_view o;             /* as history; written */
     uint32_t batch, height, width;
     uint32_t reserved; /* 0 */
 } tandem_reproject;
@@ -554,7 +554,7 @@ typedef struct tandem_reproject {
  * there is too little of is NaN at -1. As a language model's next words: few are ever looked at. */
 typedef struct tandem_top {
     tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
-    tandem_view y;        /* [batch, heads, rows, 2 * count], F32: numbers (-0 as 0), then their channels */
+    tandem_view y;        /* [batch, heads, rows, 2 * count], F32, written: numbers (-0 as 0), then their channels */
     uint32_t batch, heads, rows, channels; /* channels: at most 2^24 */
     uint32_t count;       /* 1 to 64 */
     uint32_t reserved[3]; /* 0 */
