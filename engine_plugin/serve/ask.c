@@ -7,6 +7,7 @@
  */
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,6 +25,7 @@ static void read_bias(reader *r)
     const char *name;
     uint32_t n = 0;
 
+    serve_becomes(r, "logit_bias", "biases");
     if (biases && (!json_is_object(biases) || json_object_size(biases) > MOST_BIASES))
         serve_refuse(r, "logit_bias", biases, "it must be an object of at most %d tokens",
                      MOST_BIASES);
@@ -54,6 +56,19 @@ static void read_bias(reader *r)
     r->ask->sampling.biases = r->ask->biases;
 }
 
+static const struct {
+    const char *member, *argument;
+    size_t at;
+    float otherwise;
+    double least, most;
+} numbers[] = {{"temperature", "temperature", offsetof(tandem_sampling, temperature), 1, 0, 2},
+               {"top_p", "top_p", offsetof(tandem_sampling, top_p), 1, 0, 1},
+               {"min_p", "min_p", offsetof(tandem_sampling, min_p), 0, 0, 1},
+               {"typical_p", "typical_p", offsetof(tandem_sampling, typical_p), 0, 0, 1},
+               {"repetition_penalty", "repetition", offsetof(tandem_sampling, repetition), 0, 0, 1000},
+               {"frequency_penalty", "frequency", offsetof(tandem_sampling, frequency), 0, -2, 2},
+               {"presence_penalty", "presence", offsetof(tandem_sampling, presence), 0, -2, 2}};
+
 static void read_sampling(reader *r)
 {
     const json_t *seed = serve_member(r, "seed");
@@ -63,16 +78,17 @@ static void read_sampling(reader *r)
     if (seed && !json_is_integer(seed))
         serve_refuse(r, "seed", seed, "it must be a whole number");
     s->seed = seed ? (uint64_t)json_integer_value(seed) : td_now_ns();
-    s->temperature = serve_read_number(r, "temperature", 1, 0, 2);
-    s->top_p = serve_read_number(r, "top_p", 1, 0, 1);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const float value =
+            serve_read_number(r, numbers[i].member, numbers[i].otherwise, numbers[i].least, numbers[i].most);
+
+        memcpy((char *)s + numbers[i].at, &value, sizeof value);
+        serve_becomes(r, numbers[i].member, numbers[i].argument);
+    }
     if (s->top_p <= 0) /* the most likely token alone; for the library 0 is that all may be */
         s->top_p = FLT_MIN;
     s->top_k = serve_read_count(r, "top_k", 0, 0, INT32_MAX);
-    s->min_p = serve_read_number(r, "min_p", 0, 0, 1);
-    s->typical_p = serve_read_number(r, "typical_p", 0, 0, 1);
-    s->repetition = serve_read_number(r, "repetition_penalty", 0, 0, 1000);
-    s->frequency = serve_read_number(r, "frequency_penalty", 0, -2, 2);
-    s->presence = serve_read_number(r, "presence_penalty", 0, -2, 2);
+    serve_becomes(r, "top_k", "top_k");
     read_bias(r);
 }
 
@@ -105,6 +121,7 @@ static void read_stops(reader *r)
     else
         json_array_foreach(stop, i, each) add_stop(r, each);
     r->ask->say.stops = r->ask->stops;
+    serve_becomes(r, "stop", "say.stops");
 }
 
 static void read_format(reader *r)
@@ -115,6 +132,7 @@ static void read_format(reader *r)
     const char *name = json_string_value(type) ? json_string_value(type) : "";
 
     r->ask->say.grammar = serve_read_text(r, "grammar");
+    serve_becomes(r, "grammar", "say.grammar");
     if (!format || !strcmp(name, "text"))
         return;
     if (r->ask->say.grammar)
@@ -131,6 +149,7 @@ static void read_format(reader *r)
     if (r->ok && !r->ask->schema)
         serve_refuse_memory(r, "response_format");
     r->ask->say.json_schema = r->ask->schema;
+    serve_becomes(r, "response_format", "say.json_schema");
 }
 
 /* --- The whole --- */
@@ -144,6 +163,7 @@ static void read_prompt(reader *r)
     if (!json_is_string(prompt))
         serve_refuse(r, "prompt", prompt, "it must be a string");
     r->ask->prompt = r->ask->say.text = json_string_value(prompt);
+    serve_becomes(r, "prompt", "say.text");
 }
 
 /* What is known and is not here. */
@@ -186,6 +206,7 @@ static void read_all(reader *r)
     a->say = TANDEM_INIT(tandem_say);
     a->say.most_tokens = serve_read_count(r, "max_completion_tokens", most, 1, MOST_TOKENS);
     a->say.replies = serve_read_count(r, "n", 1, 1, 16);
+    serve_becomes(r, "n", "say.replies");
     if (!chat && serve_read_count(r, "best_of", a->say.replies, 1, 20) != a->say.replies)
         serve_refuse(r, "best_of", serve_member(r, "best_of"),
                      "all answers are told, so it must be as 'n'");

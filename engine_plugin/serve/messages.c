@@ -204,6 +204,8 @@ void serve_read_messages(serve_reader *r)
     messages m = {.r = r};
     size_t i;
 
+    serve_becomes(r, "messages", "persona and text");
+    serve_becomes(r, "messages", "turns");
     if (!json_is_array(all) || !json_array_size(all) || json_array_size(all) > MOST_TURNS) {
         serve_refuse(r, "messages", all, "it must be a list of 1 to %d", MOST_TURNS);
         return;

@@ -47,6 +47,42 @@ void serve_refuse_memory(serve_reader *r, const char *name)
     r->ok = false;
 }
 
+void serve_becomes(serve_reader *r, const char *name, const char *argument)
+{
+    serve_ask *a = r->ask;
+    uint32_t i = 0;
+
+    while (i < a->origin_count && strcmp(a->origins[i].argument, argument))
+        i++;
+    if (i == SERVE_ORIGINS)
+        return;
+    a->origins[i] = (serve_origin){argument, name};
+    a->origin_count += i == a->origin_count;
+}
+
+/* Whether a name has more than its first bytes. */
+static bool goes_on(char c)
+{
+    return c == '_' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+void serve_name_member(serve_ask *ask, char *why, size_t why_bytes)
+{
+    char rest[SERVE_WHY_BYTES];
+
+    for (uint32_t i = 0; i < ask->origin_count; i++) {
+        const serve_origin *o = &ask->origins[i];
+        const size_t bytes = strlen(o->argument);
+
+        if (strncmp(why, o->argument, bytes) || goes_on(why[bytes]))
+            continue;
+        snprintf(rest, sizeof rest, "%s", why + bytes);
+        td_text(why, why_bytes, "'%s'%s", o->member, rest);
+        snprintf(ask->param, sizeof ask->param, "%s", o->member);
+        return;
+    }
+}
+
 json_t *serve_member(const serve_reader *r, const char *name)
 {
     json_t *value = json_object_get(r->ask->root, name);

@@ -66,8 +66,16 @@ typedef enum serve_kind {
     SERVE_EMBED
 } serve_kind;
 
+/* An argument of the library's that a member of the request becomes. Both are literals. */
+typedef struct serve_origin {
+    const char *argument, *member;
+} serve_origin;
+enum { SERVE_ORIGINS = 24 };
+
 typedef struct serve_ask {
     json_t *root; /* which texts are in */
+    serve_origin origins[SERVE_ORIGINS];
+    uint32_t origin_count;
     serve_kind kind;
     bool stream, usage;
     char param[64];      /* which member is wrong; "": no certain one */
@@ -108,6 +116,11 @@ typedef struct serve_reader {
 void serve_refuse(serve_reader *r, const char *name, const json_t *value, const char *must, ...)
     __attribute__((format(printf, 4, 5)));
 void serve_refuse_memory(serve_reader *r, const char *name);
+/* What is made of `name` is what the library calls `argument`, whatever was so before. name_member:
+ * in a refusal of the library's that begins with an argument the member takes its place, and is
+ * what is wrong. */
+void serve_becomes(serve_reader *r, const char *name, const char *argument);
+void serve_name_member(serve_ask *ask, char *why, size_t why_bytes);
 /* NULL: it is not there, or null. */
 json_t *serve_member(const serve_reader *r, const char *name);
 float serve_read_number(serve_reader *r, const char *name, float otherwise, double least,

@@ -122,32 +122,6 @@ static void read_why(char *why)
     snprintf(why, SERVE_WHY_BYTES, "%s", colon ? colon + 2 : text);
 }
 
-/* The library names its own arguments; who asked knows the members that they came from. */
-static void name_member(exchange *e, char *why)
-{
-    const struct {
-        const char *argument, *member;
-    } names[] = {
-        {"say.json_schema", e->ask.grammar.text ? "tools" : "response_format"},
-        {"say.grammar", "grammar"},
-        {"say.text", "prompt"},
-        {"persona and text", "messages"},
-        {"biases", "logit_bias"},
-    };
-    char rest[SERVE_WHY_BYTES];
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const size_t bytes = strlen(names[i].argument);
-
-        if (!strncmp(why, names[i].argument, bytes)) {
-            snprintf(rest, sizeof rest, "%s", why + bytes);
-            td_text(why, SERVE_WHY_BYTES, "'%s'%s", names[i].member, rest);
-            snprintf(e->ask.param, sizeof e->ask.param, "%s", names[i].member);
-            return;
-        }
-    }
-}
-
 /* Without the lock: only this thread uses a slot, and what is asked does not change. */
 static tandem_status begin(server *s, slot *l, exchange *e, char *why)
 {
@@ -160,7 +134,7 @@ static tandem_status begin(server *s, slot *l, exchange *e, char *why)
         status = tandem_npc_say(l->npc, &a->say);
     if (status != TANDEM_OK) {
         read_why(why);
-        name_member(e, why);
+        serve_name_member(&e->ask, why, SERVE_WHY_BYTES); /* who asked knows no arguments */
     }
     return status;
 }

@@ -166,6 +166,8 @@ static void write_grammar(serve_reader *r, json_t *calls, bool must, bool parall
         serve_refuse_memory(r, "tools");
     a->say.grammar = a->grammar.text;
     a->say.json_schema = a->schema;
+    serve_becomes(r, "tools", "say.grammar");
+    serve_becomes(r, "tools", "say.json_schema");
 }
 
 /* --- What is chosen --- */

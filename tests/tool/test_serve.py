@@ -201,6 +201,8 @@ class Plain(unittest.TestCase):
                 (CHAT, messages | {"tools": [tool("a", type="array")]}, "'tools[0].function.parameters' is {\"type\":\"array\"}; it must be a"),
                 (CHAT, messages | {"tools": [tool("a", type="object", properties={"b": {"pattern": "c"}})]},
                  "'tools': schema at #/anyOf/0/properties/arguments/properties/b/pattern"),
+                (CHAT, messages | {"tools": [tool("a", type="object", properties={
+                    f"b{i}": {"type": "string", "minLength": 9999} for i in range(120)})]}, "'tools': ", "it has more than 1048576 elements"),
                 (CHAT, messages | {"tool_choice": "auto"}, "'tool_choice' is \"auto\"; it is for 'tools', of which there are none"),
                 (CHAT, messages | {"tools": [GIVE], "tool_choice": "any"}, "'tool_choice' is \"any\"; it must be none, auto, required"),
                 (CHAT, messages | {"tools": [GIVE], "tool_choice": {"type": "function", "function": {"name": "take"}}},
