@@ -1070,9 +1070,7 @@ const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes)
     const Block *other = run->blocks[rank].get();
     if (!other->alive)
         fail("block %u of the cluster has ended, and its shared memory with it", rank);
-    if (other == run->now)
-        return mine;
-    return other->statics.data() + (at - run->statics);
+    return other == run->now ? mine : other->statics.data() + (at - run->statics);
 }
 
 void cluster_store(void *mine, uint32_t rank, const void *from, uint32_t bytes, const void *barrier)
@@ -1112,6 +1110,8 @@ extern "C" __attribute__((visibility("default"))) int emu_run(const emu_launch *
     for (uint32_t first = 0; first < launch->grid && !run->failed; first += together) {
         const uint32_t end = first + together < launch->grid ? first + together : launch->grid;
         run->cluster = Cluster();
+        if (launch->before)
+            launch->before(launch->user, first);
         for (uint32_t i = first; i < end; i++)
             run->blocks.push_back(new_block(i, i - first));
         schedule();

@@ -16,6 +16,8 @@ typedef struct emu_launch {
     uint32_t together;       /* blocks that run side by side where there are no clusters */
     const void *params;      /* 640 bytes */
     uint64_t seed;
+    void (*before)(void *user, uint32_t block); /* that block, or the first of those side by side, begins; or NULL */
+    void *user;
     char *why; /* what went wrong: which warp waits for what, which bytes were missed */
     size_t why_bytes;
 } emu_launch;

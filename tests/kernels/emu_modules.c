@@ -97,7 +97,20 @@ int em_launch(em_module *on, const char *entry, emu_launch *it)
     return on->run(it);
 }
 
-void em_launch_record(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed)
+/* What cancels, and from which block on. */
+typedef struct cancelling {
+    uint32_t word, from;
+} cancelling;
+
+static void cancel_before(void *user, uint32_t block)
+{
+    cancelling *c = user;
+
+    c->word = block >= c->from;
+}
+
+static void launch_record(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed,
+                          cancelling *c)
 {
     _Alignas(16) unsigned char params[TD_PARAM_BYTES] = {0}; /* no dumps where a plan has none */
     char why[1600] = "";
@@ -109,10 +122,24 @@ void em_launch_record(em_module *on, const td_record *record, const uint64_t *vi
                      .together = strncmp(record->kernel->entry, "prepare_kv", 10) == 0 ? 1 + seed % 4 : 1,
                      .params = params,
                      .seed = seed,
+                     .before = c ? cancel_before : NULL,
+                     .user = c,
                      .why = why,
                      .why_bytes = sizeof why};
 
     td_exec_bind(record, views, scratch, 0, params);
+    td_exec_bind_cancel(record, c ? (uintptr_t)&c->word : 0, params);
     if (em_launch(on, record->kernel->entry, &it))
         fail_msg("%s on sm_%u, seed %llu: %s", record->kernel->entry, on->sm, (unsigned long long)seed, why);
+}
+
+void em_launch_record(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed)
+{
+    launch_record(on, record, views, scratch, seed, NULL);
+}
+
+void em_launch_cancelled(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed,
+                         uint32_t from)
+{
+    launch_record(on, record, views, scratch, seed, &(cancelling){.from = from});
 }

@@ -37,5 +37,8 @@ bool em_quick(void);
 int em_launch(em_module *on, const char *entry, emu_launch *it);
 /* A record of a plan; fails the test if the run does. */
 void em_launch_record(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed);
+/* The same, cancelled when block `from` is about to begin. */
+void em_launch_cancelled(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed,
+                         uint32_t from);
 
 #endif
