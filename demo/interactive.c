@@ -39,7 +39,9 @@ typedef struct interactive {
     char notice[512];
     double notice_until;
     bool notice_warns;
-    demo_oidn *oidn;      /* or NULL */
+    demo_oidn *oidn;      /* NULL until somebody wants to see it */
+    demo_oidn_opening *opening; /* which is being opened, or NULL */
+    bool wants_oidn;      /* once it is */
     demo_image other;     /* what a box or Open Image Denoise made of a frame */
     uint64_t other_frame; /* that one, and by which of them; DEMO_WIPE_NONE: of none */
     demo_wipe other_by;
@@ -128,14 +130,45 @@ static void compare_with_reference(interactive *w)
     v->wipe = v->paused ? DEMO_WIPE_REFERENCE : first_wipe(w);
 }
 
+/* Frames go on meanwhile, without it. */
+static void open_oidn(interactive *w)
+{
+    char why[100] = "";
+    w->wants_oidn = !w->opening || !w->wants_oidn;
+    if (!w->opening)
+        w->opening = demo_oidn_begin(w->options->oidn, w->pipeline->info.backend == TANDEM_BACKEND_CUDA, w->options->frame.threads,
+                                     w->data.width, w->data.height, why, sizeof why);
+    if (!w->opening)
+        say(w, 6.0, why);
+    else if (w->wants_oidn)
+        say(w, 60.0, "opening Open Image Denoise; O again: not to be shown");
+    else
+        say(w, 2.5, "Open Image Denoise will not be shown");
+}
+
+/* Its side of the wipe, for who still wants it. */
+static void take_oidn(interactive *w)
+{
+    char why[400];
+    if (!w->opening || !demo_oidn_ended(&w->opening, &w->oidn, why, sizeof why))
+        return;
+    w->data.quality.oidn = w->oidn ? demo_oidn_name(w->oidn) : NULL;
+    if (!w->oidn) {
+        say(w, 6.0, w->data.has_oidn ? why : DEMO_NO_OIDN);
+        w->notice_warns = w->data.has_oidn;
+    } else if (w->wants_oidn) {
+        w->view.wipe = DEMO_WIPE_OIDN;
+        say(w, 2.5, "now on the left: Open Image Denoise");
+    }
+}
+
 /* What somebody else makes of each frame, on the left of the line. */
 static void compare_with_other(interactive *w, demo_wipe by)
 {
-    if (by == DEMO_WIPE_OIDN && !w->oidn) {
-        say(w, 6.0, DEMO_NO_OIDN);
-        return;
-    }
-    w->view.wipe = w->view.wipe == by ? first_wipe(w) : by;
+    if (by == DEMO_WIPE_OIDN && !w->oidn)
+        open_oidn(w);
+    else
+        w->view.wipe = w->view.wipe == by ? first_wipe(w) : by;
 }
 
 static void leave_map(interactive *w)
@@ -463,7 +496,7 @@ static bool make_other(interactive *w, demo_slot *slot, demo_wipe by, float *cop
     } else if (ok) {
         ok = demo_image_read(w->engine, &slot->albedo, albedo) && demo_image_read(w->engine, &slot->normal, normal);
         if (ok && !demo_oidn_run(w->oidn, color, albedo, normal, out, &w->data.quality.oidn_ms, why, sizeof why)) {
-            /* The side is not offered any more, and all else goes on. */
+            /* All else goes on; who asks for the side again has it opened anew. */
             demo_fail("%s", why);
             demo_oidn_close(w->oidn);
             w->oidn = NULL;
@@ -631,6 +664,7 @@ static bool loop(interactive *w, demo_trace *trace)
     while (!w->view.quit && (!w->options->frames || w->next < w->options->frames)) {
         uint32_t width, height;
         poll_events(w);
+        take_oidn(w);
         table->size(w->display->window, &width, &height);
         const double now = now_seconds(), delta = now - last;
         last = now;
@@ -673,7 +707,7 @@ static bool loop(interactive *w, demo_trace *trace)
     return drain(w, trace);
 }
 
-int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display, demo_oidn *oidn)
+int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display)
 {
     static interactive w;
     demo_trace *trace = NULL;
@@ -682,19 +716,18 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                       .pipeline = p,
                       .options = o,
                       .display = display,
-                      .oidn = oidn,
                       .view = demo_first_view(o->precision),
                       .data = {.info = &p->info,
                                .vulkan_device = e->properties.deviceName,
                                .scene = demo_scene_name(o->frame.scene),
                                .effect = o->effect,
                                .has_denoiser = p->has_denoiser,
+                               .has_oidn = demo_oidn_is_there(o->oidn),
                                .model = p->options.model,
                                .width = p->options.width,
                                .height = p->options.height,
                                .in_flight = p->in_flight}};
     w.data.why = w.why;
-    w.data.quality.oidn = oidn ? demo_oidn_name(oidn) : NULL;
     w.view.effect = o->effect;
     start_again(&w);
     demo_scene_cast(&w.cast);
@@ -723,6 +756,7 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
     demo_overlay_destroy(e);
     demo_screen_destroy(&w.screen);
     demo_image_destroy(e, &w.other);
+    demo_oidn_begin_close(w.opening);
     demo_oidn_close(w.oidn);
     demo_mixture_close(w.mixture);
     demo_tavern_close(w.tavern);

@@ -61,10 +61,12 @@ static bool settle_effect(demo_options *o, const demo_pipeline *p)
     return true;
 }
 
-/* What is compared with, where it is; false where it was asked for by name and is not. */
+/* What is compared with, where it is; false where it was asked for by name and is not. A window opens it when it is to be seen. */
 static bool open_oidn(const demo_options *o, const demo_pipeline *p, demo_oidn **oidn)
 {
     char why[400] = "";
+    if (!o->headless)
+        return !o->oidn || demo_oidn_is_there(o->oidn) || demo_fail("--oidn %s: there is no such library", o->oidn);
     *oidn = demo_oidn_open(o->oidn, p->info.backend == TANDEM_BACKEND_CUDA, o->frame.threads, p->options.width, p->options.height,
                            why, sizeof why);
     return *oidn || !o->oidn || demo_fail("--oidn %s: %s", o->oidn, why);
@@ -146,7 +148,7 @@ int main(int argc, char **argv)
         !open_oidn(&options, &pipeline, &oidn))
         goto end;
     exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options, oidn)
-                                   : demo_run_window(&engine, &pipeline, &options, &display, oidn);
+                                   : demo_run_window(&engine, &pipeline, &options, &display);
 end:
     demo_pipeline_destroy(&pipeline);
     if (display.surface)

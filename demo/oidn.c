@@ -2,15 +2,21 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE
 #include "demo/oidn.h"
 
 #include <dlfcn.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interop/os/clock.h"
+#include "interop/os/file.h"
+#include "interop/os/memory.h"
+#include "interop/os/thread.h"
 
 enum { DEVICE_CPU = 1, DEVICE_CUDA = 3, FORMAT_FLOAT3 = 3, PLANES = 4, OUTPUT = 3 };
 typedef void *handle;
@@ -145,10 +151,44 @@ static bool make_filter(demo_oidn *o, bool cuda, uint32_t width, uint32_t height
     return is_fine(o, why, why_bytes);
 }
 
+static const char *const names[] = {"libOpenImageDenoise.so.2", "libOpenImageDenoise.so.1"};
+
+static bool is_in(const char *folder, size_t folder_bytes, const char *name)
+{
+    char path[4096];
+    const int bytes = snprintf(path, sizeof path, "%.*s/%s", (int)folder_bytes, folder, name);
+    return folder_bytes && bytes < (int)sizeof path && !access(path, R_OK);
+}
+
+/* In LD_LIBRARY_PATH, or in the loader's list of what the system's folders have. */
+static bool is_installed(const char *name)
+{
+    const char *folders = getenv("LD_LIBRARY_PATH");
+    void *list;
+    uint64_t bytes;
+    for (const char *at = folders; at && *at; at += strspn(at, ":;")) {
+        const size_t length = strcspn(at, ":;");
+        if (is_in(at, length, name))
+            return true;
+        at += length;
+    }
+    if (td_file_map("/etc/ld.so.cache", &list, &bytes, NULL, 0) != TANDEM_OK)
+        return false;
+    const bool is = list && memmem(list, bytes, name, strlen(name) + 1);
+    td_unmap(list, bytes);
+    return is;
+}
+
+bool demo_oidn_is_there(const char *path)
+{
+    if (path)
+        return strchr(path, '/') ? !access(path, R_OK) : is_installed(path);
+    return is_installed(names[0]) || is_installed(names[1]);
+}
+
 demo_oidn *demo_oidn_open(const char *path, bool cuda, uint32_t threads, uint32_t width, uint32_t height, char *why,
                           size_t why_bytes)
 {
-    static const char *const names[] = {"libOpenImageDenoise.so.2", "libOpenImageDenoise.so.1"};
     demo_oidn *o = calloc(1, sizeof *o);
     if (!o) {
         snprintf(why, why_bytes, "out of memory");
@@ -184,6 +224,66 @@ void demo_oidn_close(demo_oidn *o)
     if (o->library)
         dlclose(o->library);
     free(o->planes);
+    free(o);
+}
+
+struct demo_oidn_opening {
+    const char *path;
+    bool cuda;
+    uint32_t threads, width, height;
+    pthread_t thread;
+    _Atomic bool ended; /* what follows is there */
+    demo_oidn *oidn;
+    char why[400];
+};
+
+static void *open_main(void *user)
+{
+    demo_oidn_opening *o = user;
+    td_thread_name("opens OIDN");
+    o->oidn = demo_oidn_open(o->path, o->cuda, o->threads, o->width, o->height, o->why, sizeof o->why);
+    o->ended = true;
+    return NULL;
+}
+
+demo_oidn_opening *demo_oidn_begin(const char *path, bool cuda, uint32_t threads, uint32_t width, uint32_t height, char *why,
+                                   size_t why_bytes)
+{
+    demo_oidn_opening *o = calloc(1, sizeof *o);
+    if (o) {
+        o->path = path;
+        o->cuda = cuda;
+        o->threads = threads;
+        o->width = width;
+        o->height = height;
+        if (td_thread_start(&o->thread, open_main, o))
+            return o;
+    }
+    free(o);
+    snprintf(why, why_bytes, "out of memory");
+    return NULL;
+}
+
+bool demo_oidn_ended(demo_oidn_opening **opening, demo_oidn **oidn, char *why, size_t why_bytes)
+{
+    demo_oidn_opening *o = *opening;
+    *oidn = NULL;
+    if (!o->ended)
+        return false;
+    pthread_join(o->thread, NULL);
+    *oidn = o->oidn;
+    snprintf(why, why_bytes, "%s", o->why);
+    free(o);
+    *opening = NULL;
+    return true;
+}
+
+void demo_oidn_begin_close(demo_oidn_opening *o)
+{
+    if (!o)
+        return;
+    pthread_join(o->thread, NULL);
+    demo_oidn_close(o->oidn);
     free(o);
 }
 

@@ -16,6 +16,16 @@ typedef struct demo_oidn demo_oidn;
 demo_oidn *demo_oidn_open(const char *path, bool cuda, uint32_t threads, uint32_t width, uint32_t height, char *why,
                           size_t why_bytes);
 void demo_oidn_close(demo_oidn *oidn);
+/* Whether its library is where the system looks for it, or `path` is a file: nothing is opened, which may still fail. */
+bool demo_oidn_is_there(const char *path);
+
+/* Opens it as above on a thread of its own, since to load its network takes many frames' time. NULL with the reason. `path` is to
+ * stay. ended: whether that is over: *opening is gone then, and *oidn as above. close: waits for it, and closes what it opened. */
+typedef struct demo_oidn_opening demo_oidn_opening;
+demo_oidn_opening *demo_oidn_begin(const char *path, bool cuda, uint32_t threads, uint32_t width, uint32_t height, char *why,
+                                   size_t why_bytes);
+bool demo_oidn_ended(demo_oidn_opening **opening, demo_oidn **oidn, char *why, size_t why_bytes);
+void demo_oidn_begin_close(demo_oidn_opening *opening);
 /* Version and device. */
 const char *demo_oidn_name(const demo_oidn *oidn);
 

@@ -710,7 +710,7 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
         *error_map = map_inset(front, unit, picture);
     if (view->help) {
         const float fits = std::fmin(w / 600, h / (data->shown ? 600.0f : 560.0f));
-        help(front, unit < fits ? unit : fits, w, h, data->shown, data->quality.oidn);
+        help(front, unit < fits ? unit : fits, w, h, data->shown, data->has_oidn);
     }
     ImGui::Render();
 }

@@ -44,6 +44,7 @@ typedef struct demo_overlay_data {
     const tandem_info *info;
     uint32_t effect;     /* demo_effect, of the picture */
     bool has_denoiser;   /* so that there is another one */
+    bool has_oidn;       /* Open Image Denoise may be compared with, which `quality.oidn` says once it was opened */
     const char *model;   /* the network's file */
     uint32_t in_history; /* frames that the network has seen since the last cut */
     demo_quality quality;

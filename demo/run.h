@@ -10,7 +10,7 @@
 #include "demo/output.h"
 #include "demo/screen.h"
 
-/* Both return the program's exit status. `oidn`: to compare with, theirs to close; or NULL. */
+/* Both return the program's exit status. headless: `oidn`: to compare with, its to close; or NULL. */
 int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o, demo_oidn *oidn);
 
 /* In a line, for who has it not. */
@@ -21,7 +21,7 @@ typedef struct demo_display {
     demo_window *window;
     VkSurfaceKHR surface;
 } demo_display;
-int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display, demo_oidn *oidn);
+int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display);
 
 /* Makes a folder and those above it; false after one line on stderr. */
 bool demo_make_folder(const char *path);

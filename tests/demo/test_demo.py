@@ -346,13 +346,22 @@ def check_attention():
 
 
 FAKE_OIDN = r"""
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 static float *color, *output;
 static size_t pixels;
 static int failed;
-void *oidnNewDevice(int type) { return FAKE == 1 || type != 1 ? NULL : &pixels; }
+static void tell(const char *file) { if (FAKE == 4) close(open(file, O_CREAT | O_WRONLY, 0600)); }
+void *oidnNewDevice(int type)
+{
+    tell("opening");
+    while (FAKE == 4 && access("opens", F_OK)) usleep(1000);
+    return FAKE == 1 || type != 1 ? NULL : &pixels;
+}
 void oidnCommitDevice(void *d) { (void)d; }
 void oidnReleaseDevice(void *d) { (void)d; }
 int oidnGetDeviceError(void *d, const char **text) { *text = d ? "out of ink" : "no such device"; return d ? failed : 1; }
@@ -368,7 +377,7 @@ void oidnSetSharedFilterImage(void *f, const char *name, void *at, int format, s
 }
 void oidnSetFilterBool(void *f, const char *name, bool value) { (void)f, (void)name, (void)value; }
 void oidnCommitFilter(void *f) { (void)f; }
-void oidnExecuteFilter(void *f) { (void)f; failed |= FAKE == 2; memcpy(output, color, pixels * 12); }
+void oidnExecuteFilter(void *f) { (void)f; failed |= FAKE == 2; memcpy(output, color, pixels * 12); tell("cleaned"); }
 #if FAKE != 3
 void oidnReleaseFilter(void *f) { (void)f; }
 #endif
@@ -384,16 +393,20 @@ def find_oidn():
     return None
 
 
+def make_oidn(kind):
+    """A stand-in for its library, of which each kind fails otherwise; 4: not, but it takes its time."""
+    source, library = os.path.join(folder, "fake.c"), os.path.join(folder, f"fake{kind}.so")
+    with open(source, "w") as file:
+        file.write(FAKE_OIDN)
+    done = subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", f"-DFAKE={kind}", source, "-o", library], capture_output=True)
+    check(done.returncode == 0, f"a stand-in compiles ({done.stderr.decode()[:200]})")
+    return library
+
+
 def check_oidn():
     """Beside Open Image Denoise: a stand-in that gives back what it was given measures as the input does, and what fails says so."""
     source, small = os.path.join(folder, "fake.c"), NETWORK + ["--frames", "1", "--out", os.path.join(folder, "fake")]
-    with open(source, "w") as file:
-        file.write(FAKE_OIDN)
-    fakes = []
-    for kind in range(4):
-        fakes.append(os.path.join(folder, f"fake{kind}.so"))
-        done = subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", f"-DFAKE={kind}", source, "-o", fakes[-1]], capture_output=True)
-        check(done.returncode == 0, f"a stand-in compiles ({done.stderr.decode()[:200]})")
+    fakes = [make_oidn(kind) for kind in range(4)]
     out, r, _ = report("beside", "--frames", "1", "--oidn", fakes[0], base=NETWORK)
     q = r["quality"]
     check(abs(q["oidn_db"] - q["input_db"]) < 1e-6 and q["oidn"] == "2.7, on the CPU" and q["oidn_ms"] >= 0, f"beside a stand-in: {q}")
@@ -525,24 +538,43 @@ def press_key(number, key, title, deadline):
     return bool(found)
 
 
-def check_window():
-    """What somebody sees who starts the demo and presses P: the input beside the result, and where the picture went."""
+def has_windows():
+    """Whether keys can be pressed in one."""
     try:
         ctypes.CDLL("libXtst.so.6"), ctypes.CDLL("libX11.so.6")
     except OSError:
         print("SKIP  a key in a window: libXtst is missing; on Debian: apt-get install libxtst6")
-        return
+        return False
     if not shutil.which("Xvfb") or not os.path.exists(os.path.join(build, "tandem_window.so")):
         print("SKIP  a key in a window: there is no Xvfb, or no window was built")
-        return
+        return False
+    return True
+
+
+def begin_window(*more):
+    """A display, its number, and the demo in a window there."""
     ready, tell = os.pipe()
     server = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-screen", "0", "1280x720x24", "-nolisten", "tcp"],
                               pass_fds=[tell], stderr=subprocess.DEVNULL)
     os.close(tell)
     number = os.read(ready, 16).decode().strip()
-    demo = subprocess.Popen([program, "--width", "160", "--height", "90", "--frames", "100000", "--out", "pictures"],
+    demo = subprocess.Popen([program, "--width", "160", "--height", "90", "--frames", "100000", "--out", "pictures", *more],
                             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=dict(os.environ, DISPLAY=f":{number}", SDL_VIDEODRIVER="x11"))
+    return server, number, demo
+
+
+def end_window(server, demo):
+    demo.terminate()
+    told = demo.communicate(timeout=30 * limits.WALL)
+    server.terminate()
+    server.wait(timeout=30 * limits.WALL)
+    return told
+
+
+def check_window():
+    """What somebody sees who starts the demo and presses P: the input beside the result, and where the picture went."""
+    server, number, demo = begin_window()
     try:
         deadline = time.monotonic() + 60 * limits.WALL
         # The title has a rate once frames were shown.
@@ -572,10 +604,7 @@ def check_window():
         check(press_key(number, "x", b"gallery", deadline) and press_key(number, "o", b"gallery", deadline), "S goes to the next scene")
         time.sleep(1)
     finally:
-        demo.terminate()
-        text, errors = demo.communicate(timeout=30 * limits.WALL)
-        server.terminate()
-        server.wait(timeout=30 * limits.WALL)
+        text, errors = end_window(server, demo)
     check(f"saved {os.path.realpath(path)}\n" in text, f"P says where the picture went: {text.strip()} {errors.strip()[:200]}")
     check("error" not in errors.lower() and not errors.strip(), f"nothing to complain about in a window: {errors.strip()[:300]}")
     if not all(os.path.exists(p) for p in (path, second, third)):
@@ -590,6 +619,41 @@ def check_window():
     noise = np.abs(np.diff(picture.astype(int), axis=1)).mean((0, 2))
     check(picture.shape == (340, 780, 3) and noise[:370].mean() > 2 * noise[410:].mean(),
           f"a window begins with the input on the left, {noise[:370].mean():.2f}, and the result, {noise[410:].mean():.2f}")
+
+
+def check_oidn_in_a_window():
+    """It is not opened before somebody wants to see it, and frames go on while it is."""
+    files = {name: os.path.join(folder, name) for name in ("opening", "opens", "cleaned")}
+    pictures = os.path.join(folder, "pictures")
+    shutil.rmtree(pictures, ignore_errors=True)
+
+    def waits_for(path):
+        while not os.path.exists(path) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return os.path.exists(path)
+
+    server, number, demo = begin_window("--oidn", make_oidn(4))
+    try:
+        deadline = time.monotonic() + 30 * limits.WALL
+        press_key(number, "p", b"shown a second", deadline)
+        check(waits_for(os.path.join(pictures, "screenshot-001.png")) and not os.path.exists(files["opening"]),
+              "Open Image Denoise is not opened for who does not ask for it")
+        press_key(number, "o", b"Tandem", deadline)
+        check(waits_for(files["opening"]), "O opens it")
+        press_key(number, "p", b"Tandem", deadline)
+        check(waits_for(os.path.join(pictures, "screenshot-002.png")) and not os.path.exists(files["cleaned"]),
+              "frames are shown while it is being opened")
+        open(files["opens"], "w").close()
+        check(waits_for(files["cleaned"]), "and then it cleans them")
+    finally:
+        _, errors = end_window(server, demo)
+    check(not errors.strip(), f"nothing to complain about beside it: {errors.strip()[:300]}")
+    server, number, demo = begin_window("--oidn", "/none.so")
+    try:
+        code = demo.wait(timeout=30 * limits.WALL)
+    finally:
+        _, errors = end_window(server, demo)
+    check(code == 1 and "--oidn /none.so: there is no such library" in errors, f"a window without what it was told of: {errors.strip()[:300]}")
 
 
 def check_starved():
@@ -667,5 +731,7 @@ check_attention()
 check_ladder()
 check_surroundings()
 check_starved()
-check_window()
+if has_windows():
+    check_window()
+    check_oidn_in_a_window()
 finish()

@@ -399,11 +399,14 @@ static void test_help_fits(void **state)
     (void)state;
     tandem_info info;
     char why[96];
-    const demo_overlay_data d = some_data(&info, why);
+    demo_overlay_data d = some_data(&info, why);
     demo_view view = demo_first_view(TANDEM_PRECISION_AUTO);
     view.help = true;
     build(&view, &d, 1280, 720);
     assert_true(find("Open Image Denoise: --oidn F names it") >= 0);
+    d.has_oidn = true; /* which nobody has opened yet */
+    build(&view, &d, 1280, 720);
+    assert_true(find("wipe: Open Image Denoise") >= 0);
     for (uint32_t i = 0; i < SIZES; i++) {
         build(&view, &d, sizes[i][0], sizes[i][1]);
         const int first = find("Keys"), last = find("quit");

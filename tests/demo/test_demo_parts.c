@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "demo/engine.h"
 #include "demo/metrics.h"
 #include "demo/mixture.h"
+#include "demo/oidn.h"
 #include "demo/options.h"
 #include "demo/probe.h"
 #include "demo/scene.h"
@@ -462,6 +464,27 @@ static void test_patience(void **state)
     }
 }
 
+/* Files tell whether it is there, and a thread why it cannot be opened. */
+static void test_opening(void **state)
+{
+    (void)state;
+    char why[400] = "";
+    demo_oidn *oidn;
+    assert_true(demo_oidn_is_there("/proc/self/exe"));
+    assert_false(demo_oidn_is_there("/none.so"));
+    assert_false(demo_oidn_is_there("libthere-is-none-of-this-name.so"));
+    assert_true(demo_oidn_is_there("libc.so.6"));
+    demo_oidn_opening *opening = demo_oidn_begin("/none.so", false, 1, 8, 8, why, sizeof why);
+    assert_non_null(opening);
+    while (!demo_oidn_ended(&opening, &oidn, why, sizeof why))
+        sched_yield();
+    assert_null(opening);
+    assert_null(oidn);
+    assert_non_null(strstr(why, "/none.so"));
+    demo_oidn_begin_close(demo_oidn_begin("/none.so", false, 1, 8, 8, why, sizeof why)); /* while it is under way */
+    demo_oidn_begin_close(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
         cmocka_unit_test(test_adapt),                cmocka_unit_test(test_moves),
         cmocka_unit_test(test_scenes_of_their_own_life), cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
