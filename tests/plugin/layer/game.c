@@ -27,6 +27,8 @@
 #include <SDL2/SDL_vulkan.h>
 #include <vulkan/vulkan.h>
 
+#include "tests/plugin/layer/filter.h"
+
 enum { WINDOWS = 2, IMAGES = 8 };
 
 /* What swapchains are made of. */
@@ -178,27 +180,20 @@ static void draw_picture(void)
     read_picture(g.drawn_bytes, g.picture);
 }
 
-static int clamped(int x, int most)
+static filter_picture drawn_picture(void)
 {
-    return x < 0 ? 0 : x > most ? most : x;
-}
-
-/* Channel 0: red. What is no number counts as black. */
-static float color_at(int x, int y, int channel)
-{
-    const float c =
-        pixel_at(g.picture, clamped(x, g.width - 1), clamped(y, g.height - 1))[channel];
-
-    return isfinite(c) ? c : 0;
+    return (filter_picture){g.width, g.height, g.picture, g.codes};
 }
 
 /* As it is compared: light by what sRGB makes of it, and what is beyond 8 as 8. */
 static void make_codes(void)
 {
+    const filter_picture drawn = drawn_picture();
+
     for (int y = 0; y < g.height; y++)
         for (int x = 0; x < g.width; x++)
             for (int i = 0; i < 3; i++) {
-                const float c = color_at(x, y, i);
+                const float c = filter_color(&drawn, x, y, i);
                 float *code = pixel_at(g.codes, x, y) + i;
                 *code = c;
                 if (is_light())
@@ -207,47 +202,10 @@ static void make_codes(void)
             }
 }
 
-static float code_at(int x, int y, int channel)
+static float expected_at(const filter_picture *drawn, int x, int y, int channel)
 {
-    return pixel_at(g.codes, clamped(x, g.width - 1), clamped(y, g.height - 1))[channel];
-}
+    const float after = filter_expected(drawn, g.sigma, g.amount, x, y, channel);
 
-static float luminance_at(int x, int y)
-{
-    return 0.25f * code_at(x, y, 0) + 0.5f * code_at(x, y, 1) + 0.25f * code_at(x, y, 2);
-}
-
-/* Half the squared distance of two pixels' features. */
-static float distance_of(int ax, int ay, int bx, int by)
-{
-    const float gain = 255 / (3 * g.sigma), chroma = 0.5f * gain;
-    const float red = chroma * (code_at(ax, ay, 0) - code_at(ax, ay, 1) - code_at(bx, by, 0) +
-                                code_at(bx, by, 1));
-    const float blue = chroma * (code_at(ax, ay, 2) - code_at(ax, ay, 1) - code_at(bx, by, 2) +
-                                 code_at(bx, by, 1));
-    float sum = red * red + blue * blue;
-
-    for (int i = 0; i < 9; i++) {
-        const float d = gain * (luminance_at(ax + i % 3 - 1, ay + i / 3 - 1) -
-                                luminance_at(bx + i % 3 - 1, by + i / 3 - 1));
-        sum += d * d;
-    }
-    return sum / 2;
-}
-
-static float expected_at(int x, int y, int channel)
-{
-    float sum = 0, weights = 0;
-
-    for (int v = y - 3; v <= y + 3; v++)
-        for (int u = x - 3; u <= x + 3; u++)
-            if (u >= 0 && v >= 0 && u < g.width && v < g.height) {
-                const float weight = expf(-distance_of(x, y, u, v));
-                sum += weight * color_at(u, v, channel);
-                weights += weight;
-            }
-    const float before = color_at(x, y, channel),
-                after = before + g.amount * (sum / weights - before);
     return formats[g.format].kind == HALF ? after : after < 0 ? 0 : after > 1 ? 1 : after;
 }
 
@@ -274,6 +232,7 @@ static double apart(float a, float b)
 
 static void print_report(double ms)
 {
+    const filter_picture drawn = drawn_picture();
     double largest = 0, mean = 0, off = 0;
     int strange = 0;
     float *after = malloc(4 * sizeof *after * (size_t)(g.width * g.height));
@@ -288,10 +247,10 @@ static void print_report(double ms)
                     strange++;
                     continue;
                 }
-                const double d = apart(made, color_at(x, y, c));
+                const double d = apart(made, filter_color(&drawn, x, y, c));
                 mean += d / (3.0 * g.width * g.height);
                 largest = d > largest ? d : largest;
-                const double error = g.expect ? apart(made, expected_at(x, y, c)) : 0;
+                const double error = g.expect ? apart(made, expected_at(&drawn, x, y, c)) : 0;
                 off = error > off ? error : off;
             }
     const float *middle = pixel_at(after, g.width / 4, g.height / 2);
