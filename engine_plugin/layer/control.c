@@ -5,12 +5,10 @@
 #include "engine_plugin/layer/control.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/layer/settings.h"
 #include "interop/base.h"
-#include "interop/os/channel.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
 #include "interop/os/thread.h"
@@ -96,13 +94,12 @@ static void *listen_for_good(void *unused)
     }
 }
 
-static bool listen_somewhere(const char *folder)
+static bool listen_somewhere(void)
 {
     char path[TD_CHANNEL_PATH_BYTES], why[200];
 
-    for (int i = 0; i < LAYER_SOCKETS; i++) {
-        const int length = snprintf(path, sizeof path, LAYER_SOCKET_FORMAT, folder, i);
-        if (length < 0 || (size_t)length >= sizeof path)
+    for (int i = 0; i < LAYER_PLACES; i++) {
+        if (layer_control_place(i, path, why, sizeof why) != TANDEM_OK)
             return false;
         const tandem_status status = td_listener_open(&listener, path, why, sizeof why);
         if (status == TANDEM_OK)
@@ -117,12 +114,11 @@ void layer_control_begin(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static bool begun;
-    const char *folder = getenv("XDG_RUNTIME_DIR");
     pthread_t thread;
 
     pthread_mutex_lock(&lock);
-    if (!begun && folder && folder[0] == '/') {
-        if (listen_somewhere(folder) && td_thread_start(&thread, listen_for_good, NULL))
+    if (!begun) {
+        if (listen_somewhere() && td_thread_start(&thread, listen_for_good, NULL))
             pthread_detach(thread);
         else
             td_listener_close(&listener);

@@ -1,10 +1,10 @@
-/* The socket through which `tandem layer` asks a running program's layer, and sets what it does.
+/* The channel through which `tandem layer` asks a running program's layer, and sets what it does.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * $XDG_RUNTIME_DIR/tandem-layer-N, of which each program with the layer takes the first that is
- * free: a socket of whole messages (interop/os/channel.h), for the same user alone. A connection is
- * one message and one answer, of words a line each:
+ * tandem-layer-N among the user's channels (interop/os/channel.h), of which each program with the
+ * layer takes the first that is free: a socket in $XDG_RUNTIME_DIR, or on Windows a named pipe, for
+ * the same user alone. A connection is one message and one answer, of words a line each:
  *     status             -> "ok", then a `name value` a line
  *     toggle [hud]       -> "ok"
  *     set NAME=VALUE     -> "ok", or "error" and what is wrong
@@ -13,10 +13,24 @@
 #ifndef TANDEM_LAYER_CONTROL_H
 #define TANDEM_LAYER_CONTROL_H
 
-enum { LAYER_SOCKETS = 16, LAYER_MESSAGE_BYTES = 4096 };
-#define LAYER_SOCKET_FORMAT "%s/tandem-layer-%d"
+#include <stdio.h>
 
-/* Starts the thread that listens, once a process; without $XDG_RUNTIME_DIR there is none.
+#include "interop/os/channel.h"
+
+enum { LAYER_PLACES = 16, LAYER_MESSAGE_BYTES = 4096 };
+
+/* The place with a number below LAYER_PLACES.
+ * Returns: what td_channel_named() does. */
+static inline tandem_status layer_control_place(int number, char path[TD_CHANNEL_PATH_BYTES],
+                                                char *why, size_t why_bytes)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "tandem-layer-%d", number);
+    return td_channel_named(name, path, why, why_bytes);
+}
+
+/* Starts the thread that listens, once a process; where there is no place for it, there is none.
  * Threads: any.
  * Blocks: never. */
 void layer_control_begin(void);

@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +9,8 @@
 
 #include "engine_plugin/layer/control.h"
 #include "engine_plugin/tool/tool.h"
-#include "interop/os/channel.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/file.h"
 
 /* clang-format off */
 const char *const tool_layer_help =
@@ -67,18 +66,14 @@ static int converse(int channel, const char *request, char answer[LAYER_MESSAGE_
     return status == TANDEM_ERROR_LOST ? GONE : TOOL_FAILED;
 }
 
-/* Asks the program at a socket. */
-static int ask(int index, const char *request, int64_t only, int32_t *process,
+/* Asks the program at a place. */
+static int ask(const char *path, const char *request, int64_t only, int32_t *process,
                char answer[LAYER_MESSAGE_BYTES + 1], char *why, size_t why_bytes)
 {
-    char path[TD_CHANNEL_PATH_BYTES];
     td_channel_peer peer = {0};
     int channel = -1, result = NOBODY;
 
-    const int length =
-        snprintf(path, sizeof path, LAYER_SOCKET_FORMAT, getenv("XDG_RUNTIME_DIR"), index);
-    if (length < 0 || (size_t)length >= sizeof path ||
-        td_channel_connect(path, &channel, why, why_bytes) != TANDEM_OK)
+    if (td_channel_connect(path, &channel, why, why_bytes) != TANDEM_OK)
         return NOBODY;
     if (td_channel_peer_of(channel, &peer, why, why_bytes) == TANDEM_OK &&
         (only < 0 || only == peer.process)) {
@@ -94,14 +89,16 @@ static int ask(int index, const char *request, int64_t only, int32_t *process,
 static int ask_all(const char *request, int64_t only)
 {
     const bool is_status = !strcmp(request, "status");
-    char answer[LAYER_MESSAGE_BYTES + 1] = "", why[300] = "";
+    char answer[LAYER_MESSAGE_BYTES + 1] = "", path[TD_CHANNEL_PATH_BYTES], why[300] = "";
     int found = 0, result = TOOL_OK;
 
-    for (int i = 0; i < LAYER_SOCKETS; i++) {
+    for (int i = 0; i < LAYER_PLACES; i++) {
         int32_t process = 0;
-        int asked = ask(i, request, only, &process, answer, why, sizeof why);
+        if (layer_control_place(i, path, why, sizeof why) != TANDEM_OK)
+            return tool_fail("layer", "there is no place where programs listen: %s", why);
+        int asked = ask(path, request, only, &process, answer, why, sizeof why);
         for (int again = 1; asked == GONE && again < TRIES; again++)
-            asked = ask(i, request, only, &process, answer, why, sizeof why);
+            asked = ask(path, request, only, &process, answer, why, sizeof why);
         if (asked == NOBODY)
             continue;
         found++;
@@ -128,7 +125,7 @@ static bool add_line(char *request, size_t bytes, const char *word)
 {
     static const char model[] = "effect=model=";
     char *whole =
-        !strncmp(word, model, strlen(model)) ? realpath(word + strlen(model), NULL) : NULL;
+        !strncmp(word, model, strlen(model)) ? td_file_whole_path(word + strlen(model)) : NULL;
     const size_t used = strlen(request);
     const int length = whole ? snprintf(request + used, bytes - used, "\n%s%s", model, whole)
                              : snprintf(request + used, bytes - used, "\n%s", word);
@@ -171,7 +168,5 @@ int tool_layer(int argc, char **argv)
     if (!known)
         return tool_usage("layer", "status, toggle [hud], or set NAME=VALUE ... says what to do; "
                                    "`tandem help layer` explains them");
-    if (!getenv("XDG_RUNTIME_DIR"))
-        return tool_fail("layer", "XDG_RUNTIME_DIR does not say where programs listen");
     return ask_all(request, program ? (int64_t)number : -1);
 }

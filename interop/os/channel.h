@@ -46,10 +46,15 @@ tandem_status td_listener_next(td_listener *listener, int *fd, char *why, size_t
  * lies there by now. */
 void td_listener_close(td_listener *listener);
 
-/* Where this user's programs look for a daemon that is not named otherwise. (Linux: $XDG_RUNTIME_DIR/tandem-0. Windows:
- * \\.\pipe\tandem-0-USER, with the last part of the user's identifier.)
+/* Where a name is listened at among this user's programs. (Linux: $XDG_RUNTIME_DIR/NAME. Windows: \\.\pipe\NAME-USER, with the
+ * last part of the user's identifier.)
  * Returns: UNSUPPORTED if there is no such place; ARG if it is too long. */
-tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes);
+tandem_status td_channel_named(const char *name, char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes);
+/* Where they look for a daemon that is not named otherwise. */
+static inline tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
+{
+    return td_channel_named("tandem-0", path, why, why_bytes);
+}
 
 /* Connects to who listens at a path; makes a channel of a duplicate of a connected descriptor.
  * Returns: BUSY if more wait to be accepted than the listener's backlog holds, LOST if nobody listens; ARG if it is none. */

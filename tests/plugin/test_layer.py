@@ -335,6 +335,10 @@ class Control(unittest.TestCase):
             self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (1, "", 1), run)
         for words in ((), ("set",), ("jump",), ("status", "--program", "x"), ("toggle", "mouse"), ("status", "--loud")):
             self.assertEqual(tool(*words).returncode, 2, words)
+        nowhere = {name: value for name, value in environment(False).items() if name != "XDG_RUNTIME_DIR"}
+        run = limits.run([TOOL, "layer", "status"], env=nowhere, capture_output=True, text=True, seconds=20)
+        self.assertEqual((run.returncode, run.stdout), (1, ""), run)
+        self.assertIn("XDG_RUNTIME_DIR is not set", run.stderr)
 
     def test_settings(self):
         with Running([GAME, "--hold"], **DENOISE) as process:

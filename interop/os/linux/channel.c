@@ -185,7 +185,7 @@ void td_listener_close(td_listener *listener)
 
 /* Channels. */
 
-tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
+tandem_status td_channel_named(const char *name, char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
 {
     const char *folder = getenv("XDG_RUNTIME_DIR");
 
@@ -193,7 +193,7 @@ tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, si
     if (!folder || folder[0] != '/')
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "XDG_RUNTIME_DIR is %s",
                        folder ? "no absolute path" : "not set");
-    if (snprintf(path, TD_CHANNEL_PATH_BYTES, "%s/tandem-0", folder) >= TD_CHANNEL_PATH_BYTES)
+    if (snprintf(path, TD_CHANNEL_PATH_BYTES, "%s/%s", folder, name) >= TD_CHANNEL_PATH_BYTES)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "XDG_RUNTIME_DIR is '" TD_NAME "', too long for a socket's path",
                        TD_NAMED(folder));
     return TANDEM_OK;

@@ -397,12 +397,13 @@ static bool is_own(const pipe_channel *c)
            EqualSid(own.is.user.User.Sid, peer.is.user.User.Sid);
 }
 
-tandem_status td_channel_default(char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
+tandem_status td_channel_named(const char *name, char path[TD_CHANNEL_PATH_BYTES], char *why, size_t why_bytes)
 {
-    (void)why;
-    (void)why_bytes;
-    snprintf(path, TD_CHANNEL_PATH_BYTES, "%standem-0-%" PRIu32, prefix, td_process_user());
-    return TANDEM_OK;
+    const int length = snprintf(path, TD_CHANNEL_PATH_BYTES, "%s%s-%" PRIu32, prefix, name, td_process_user());
+
+    return length < TD_CHANNEL_PATH_BYTES
+               ? TANDEM_OK
+               : td_fail(why, why_bytes, TANDEM_ERROR_ARG, "'" TD_NAME "' is too long for a pipe's name", TD_NAMED(name));
 }
 
 tandem_status td_channel_connect(const char *path, int *channel, char *why, size_t why_bytes)
