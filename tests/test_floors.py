@@ -75,7 +75,7 @@ ROOMS = [
     ("tests/bench/", "bench", BELOW | {"tool"}),
     ("tests/tool/", "tests of tool", BELOW | {"tool", "bench", "examples", "tests", "tests of interop", "tests of kernels", "tests of plugin"}),
     ("tests/demo/", "tests of demo", BELOW | {"demo", "tests", "tests of kernels"}),
-    ("tests/windows/", "tests of windows", BELOW | {"tests", "tests of interop", "tests of plugin"}),
+    ("tests/windows/", "tests of windows", BELOW | {"layer", "tests", "tests of interop", "tests of plugin"}),
     ("tests/", "tests", GROUND),
 ]
 TESTS = {name for prefix, name, _ in ROOMS if prefix.startswith("tests/")}

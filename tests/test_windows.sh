@@ -52,7 +52,7 @@ done
 cmp "$out"/npc.*
 [ -s "$out/npc.tandem.$((same - 1))" ]
 # What is not there says so, and fails.
-for command in accuracy bench conform doctor eval fetch layer serve tune; do
+for command in accuracy bench conform doctor eval fetch serve tune; do
     if tandem $command; then
         echo "tandem.exe $command did not fail"
         exit 1
@@ -65,17 +65,20 @@ done
 archive=$(ls "$windows"/packages/tandem-*-windows-x86_64.zip)
 (cd "$out" && cmake -E tar xf "$archive")
 tree=$(ls -d "$out"/tandem-*)
-for file in bin/libtandem.dll bin/tandem.exe bin/tandemd.exe lib/libtandem.dll.a lib/cmake/Tandem/TandemConfig.cmake \
+for file in bin/libtandem.dll bin/tandem.exe bin/tandemd.exe bin/VkLayer_tandem_effect.dll bin/VkLayer_tandem_effect.json \
+    lib/libtandem.dll.a lib/cmake/Tandem/TandemConfig.cmake \
     include/tandem/tandem.h include/tandem/types.h include/tandem/vulkan.h include/tandem/npc.h include/tandem/plugin.h \
     share/doc/tandem/LICENSE share/doc/tandem/engine_plugin/WINDOWS.md; do
     [ -s "$tree/$file" ] || { echo "the archive lacks $file"; exit 1; }
 done
-for file in bin/libtandem.dll bin/tandem.exe bin/tandemd.exe; do
+for file in bin/libtandem.dll bin/tandem.exe bin/tandemd.exe bin/VkLayer_tandem_effect.dll; do
     strange=$(x86_64-w64-mingw32-objdump -p "$tree/$file" | sed -n 's/.*DLL Name: //p' | grep -viE '^(advapi32|kernel32|msvcrt|ntdll|user32|api-ms-win-.*)\.dll$' || :)
     [ -z "$strange" ] || { echo "$file needs $strange"; exit 1; }
 done
 exports=$(x86_64-w64-mingw32-objdump -p "$tree/bin/libtandem.dll" | sed -n '/\[Ordinal\/Name/,$ s/.*\] \(tandem_[a-z_0-9]*\)$/\1/p' | sort)
 [ "$exports" = "$(sed -n 's/^        \(tandem_[a-z_0-9]*\);.*/\1/p' "$root/engine_plugin/package/tandem.map" | sort)" ]
+exports=$(x86_64-w64-mingw32-objdump -p "$tree/bin/VkLayer_tandem_effect.dll" | sed -n '/\[Ordinal\/Name/,$ s/^\t\[ *[0-9]*\] \([^ ]*\)$/\1/p')
+[ "$exports" = vkNegotiateLoaderLayerInterfaceVersion ] || { echo "the layer exports $exports"; exit 1; }
 x86_64-w64-mingw32-gcc-posix "$root/engine_plugin/examples/hello.c" -I "$tree/include" -L "$tree/lib" -ltandem -o "$tree/bin/hello.exe"
 sh "$root/tests/windows/wine.sh" "$windows" "$tree/bin/hello.exe" | grep -q "^done, "
 # The daemon of the archive: another PROGRAM of the same name cannot be meant, and what is wrong in its configuration is named.

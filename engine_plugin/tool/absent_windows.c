@@ -18,7 +18,6 @@
 ABSENT(fetch, "it runs Python's pip; any GGUF file will do for --model")
 ABSENT(conform, "it stands in front of a program's calls by LD_PRELOAD")
 ABSENT(doctor, "`tandem info` says what the CPU and the GPUs are good for")
-ABSENT(layer, "there is no Vulkan layer yet")
 ABSENT(tune, "a table that was made for the same GPU elsewhere is read, by --tuning")
 ABSENT(serve, "it is a program of its own, which is not built")
 ABSENT_BUT_HELP(bench, "it is tandem-bench that does it, which is not built")

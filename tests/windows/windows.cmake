@@ -31,7 +31,7 @@ endfunction()
 add_test(NAME wine COMMAND ${wine})
 set_tests_properties(wine PROPERTIES FIXTURES_SETUP wine TIMEOUT 120)
 
-set(programs windows/test_system windows/test_wire windows/test_daemon kernels/test_any_views kernels/test_attention_cpu kernels/test_blocks kernels/test_graph
+set(programs windows/test_system windows/test_wire windows/test_daemon windows/test_layer kernels/test_any_views kernels/test_attention_cpu kernels/test_blocks kernels/test_graph
     kernels/test_llama kernels/test_models kernels/test_plan kernels/test_program kernels/test_ring kernels/test_tuning
     plugin/test_grammar plugin/test_job_life plugin/test_ladder plugin/test_network plugin/test_sampling plugin/test_tokenizer)
 foreach(program IN LISTS programs)
@@ -49,6 +49,12 @@ target_sources(test_system PRIVATE interop/os/both.c)
 target_sources(test_wire PRIVATE interop/wire/messages.c interop/wire/greeting.c interop/wire/conversation.c)
 target_include_directories(test_wire PRIVATE windows/posix)
 add_dependencies(test_daemon tandemd tandem_tool)
+target_sources(test_layer PRIVATE plugin/layer/filter.c)
+add_dependencies(test_layer tandem_layer tandem_tool)
+set_property(TEST test_layer APPEND PROPERTY ENVIRONMENT VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation # loaded below Wine's Vulkan
+    VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT)
+# Alone: Wine's desktop is there as long as a window is, and so long has the output of whichever test has made it no end.
+set_tests_properties(test_layer PROPERTIES FAIL_REGULAR_EXPRESSION "VUID-;SYNC-HAZARD-;UNASSIGNED-" TIMEOUT 900 RUN_SERIAL ON)
 set_source_files_properties(interop/wire/messages.c PROPERTIES COMPILE_OPTIONS "-Wno-format;-Wno-format-extra-args") # %zu
 
 # The examples, as who gets the archive runs them; and the tool, whose results are to be those of Linux.
