@@ -29,17 +29,48 @@ uint64_t td_stage_saved_bytes(const td_stage *s, uint32_t pages, uint32_t tail)
     return pages * td_stage_page_bytes(s) + tail_bytes(s, tail);
 }
 
-/* A piece of a head's plane of a layer. */
-static tandem_status copy(td_stage *s, uint32_t layer, uint32_t head, uint64_t offset,
-                          uint64_t bytes, void *host, bool to_stage, char *why)
+/* Pieces of heads' planes, which are copied all at once. */
+enum { NAME_BYTES = 40 };
+typedef struct pieces {
+    td_state_copy *list;
+    char (*names)[NAME_BYTES]; /* of layers' caches */
+    size_t count;
+} pieces;
+
+static void free_pieces(pieces *p)
+{
+    free(p->list);
+    free(p->names);
+}
+
+static tandem_status make_pieces(const td_stage *s, size_t most, pieces *p, char *why)
+{
+    *p = (pieces){.list = calloc(most + 1, sizeof *p->list),
+                  .names = calloc((size_t)s->of.layers + 1, sizeof *p->names)};
+    if (!p->list || !p->names || most > UINT32_MAX) {
+        free_pieces(p);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no memory to copy caches");
+    }
+    for (uint32_t layer = 0; layer < s->of.layers; layer++)
+        td_text(p->names[layer], sizeof p->names[layer], "blk.%" PRIu32 ".cache", layer);
+    return TANDEM_OK;
+}
+
+static void add_piece(const td_stage *s, pieces *p, uint32_t layer, uint32_t head, uint64_t offset,
+                      uint64_t bytes, void *host)
 {
     const uint64_t plane =
         tandem_cache_pool_bytes(s->of.cache, s->of.slots, s->of.pages, s->of.head_dim);
-    char name[40];
-    const td_state_copy one = {name, head * plane + offset, bytes, host};
 
-    td_text(name, sizeof name, "blk.%" PRIu32 ".cache", layer);
-    return td_instance_copy(s->of.session, s->instance, &one, 1, to_stage, why);
+    p->list[p->count++] = (td_state_copy){.tensor = p->names[layer],
+                                          .offset = head * plane + offset,
+                                          .bytes = bytes,
+                                          .host = host};
+}
+
+static tandem_status copy_pieces(td_stage *s, const pieces *p, bool to_stage, char *why)
+{
+    return td_instance_copy(s->of.session, s->instance, p->list, (uint32_t)p->count, to_stage, why);
 }
 
 /* Where the newest page of a sequence is in a plane. */
@@ -70,26 +101,37 @@ tandem_status td_sequence_copy_tail(td_sequence *q, uint32_t number, uint32_t ta
                                     bool to_stage, char *why)
 {
     td_stage *s = q->stage;
-    const uint32_t dim = s->of.head_dim;
-    const uint64_t bytes = tail_bytes(s, tail) / s->of.layers / s->of.kv_heads;
+    const uint32_t dim = s->of.head_dim, planes = s->of.layers * s->of.kv_heads;
+    const uint64_t bytes = tail_bytes(s, tail) / planes, page_bytes = TD_CACHE_NEWEST_BYTES(dim),
+                   at = newest_at(q, number);
+    char *pages = calloc(planes, page_bytes);
     int32_t holds = (int32_t)number + 1;
-    tandem_status status = TANDEM_OK;
-    char page[TD_CACHE_NEWEST_BYTES(TD_CACHE_MOST_DIM)] = {0};
+    pieces p;
+    tandem_status status = make_pieces(s, 2 * (size_t)planes, &p, why);
 
-    for (uint32_t layer = 0; layer < s->of.layers; layer++)
-        for (uint32_t head = 0; head < s->of.kv_heads && status == TANDEM_OK;
-             head++, saved += bytes) {
-            const uint64_t at = newest_at(q, number);
+    if (status == TANDEM_OK && !pages) {
+        free_pieces(&p);
+        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no memory to copy caches");
+    }
+    if (status != TANDEM_OK) {
+        free(pages);
+        return status;
+    }
+    for (uint32_t plane = 0; plane < planes; plane++) {
+        const uint32_t layer = plane / s->of.kv_heads, head = plane % s->of.kv_heads;
+        char *page = pages + plane * page_bytes;
 
-            if (to_stage)
-                pack(saved, page, dim, tail, true);
-            status = copy(s, layer, head, at, TD_CACHE_NEWEST_BYTES(dim), page, to_stage, why);
-            if (!to_stage)
-                pack(saved, page, dim, tail, false);
-            if (status == TANDEM_OK && to_stage && s->of.cache != TANDEM_CACHE_F16)
-                status =
-                    copy(s, layer, head, at - TD_CACHE_HEAD_BYTES, sizeof holds, &holds, true, why);
-        }
+        if (to_stage)
+            pack(saved + plane * bytes, page, dim, tail, true);
+        add_piece(s, &p, layer, head, at, page_bytes, page);
+        if (to_stage && s->of.cache != TANDEM_CACHE_F16)
+            add_piece(s, &p, layer, head, at - TD_CACHE_HEAD_BYTES, sizeof holds, &holds);
+    }
+    status = copy_pieces(s, &p, to_stage, why);
+    for (uint32_t plane = 0; plane < planes && status == TANDEM_OK && !to_stage; plane++)
+        pack(saved + plane * bytes, pages + plane * page_bytes, dim, tail, false);
+    free_pieces(&p);
+    free(pages);
     return status;
 }
 
@@ -98,16 +140,20 @@ tandem_status td_sequence_copy_pages(td_sequence *q, uint32_t first, uint32_t en
 {
     td_stage *s = q->stage;
     const uint32_t bytes = TD_CACHE_PAGE_BYTES(s->of.cache, s->of.head_dim);
-    tandem_status status = TANDEM_OK;
+    pieces p;
+    tandem_status status =
+        make_pieces(s, (size_t)(end - first) * s->of.layers * s->of.kv_heads, &p, why);
 
+    if (status != TANDEM_OK)
+        return status;
     for (uint32_t page = first; page < end; page++)
         for (uint32_t layer = 0; layer < s->of.layers; layer++)
-            for (uint32_t head = 0; head < s->of.kv_heads && status == TANDEM_OK;
-                 head++, saved += bytes)
-                status =
-                    copy(s, layer, head,
-                         TD_CACHE_POOLED(s->of.slots, q->pages[page], s->of.cache, s->of.head_dim),
-                         bytes, saved, to_stage, why);
+            for (uint32_t head = 0; head < s->of.kv_heads; head++, saved += bytes)
+                add_piece(s, &p, layer, head,
+                          TD_CACHE_POOLED(s->of.slots, q->pages[page], s->of.cache, s->of.head_dim),
+                          bytes, saved);
+    status = copy_pieces(s, &p, to_stage, why);
+    free_pieces(&p);
     return status;
 }
 
