@@ -22,7 +22,7 @@ MATH = GROUND | {"math", "cpu", "cuda"} | FAMILIES
 PUBLIC = {"types", "public"}
 # tandemd's units in the order in which they stand on each other: each is a room, which sees those in front of it.
 UNITS = """limits log pass config confine manager costs schedule worker_queue worker_message follower loader
-    worker launcher
+    worker_instances worker launcher
     state quotas descriptors replies worker_requests networks queue_jobs queue_dispatch clients accept
     answers blame worker_process queue metrics http start broker main""".split()
 DAEMON = {f"daemon/{unit}" for unit in UNITS}

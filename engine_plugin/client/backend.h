@@ -24,6 +24,7 @@ typedef struct td_model td_model;
 typedef struct td_model_load td_model_load;
 typedef struct td_instance td_instance;
 typedef struct td_prepared td_prepared;
+struct td_state_copy;
 typedef struct td_job td_job;
 typedef struct td_submission td_submission;
 
@@ -57,6 +58,11 @@ typedef struct td_backend {
      * does. */
     tandem_status (*layer_locked)(tandem_session *s, const td_instance *instance, const td_prepared *prepared, uint32_t index,
                                   tandem_layer *out, char *why);
+    /* Why of what instances keep nothing is copied; NULL: it is. Without such a function likewise. copy: of td_instance_copy(),
+     * which has found where it is. */
+    const char *(*no_states)(tandem_session *s);
+    tandem_status (*state_copy)(tandem_session *s, const td_instance *instance, const struct td_state_copy *copies, uint32_t count,
+                                bool to_instance, char *why);
     /* Makes what an instance has besides its name, or what it has for some numbers besides the program. */
     tandem_status (*instance_make)(tandem_session *s, td_instance *instance, char *why);
     tandem_status (*prepare)(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);

@@ -628,6 +628,9 @@ typedef struct td_worker_prepared {
 } td_worker_prepared;
 tandem_status td_worker_session_prepare(tandem_session *s, tandem_instance instance, const uint32_t *numbers,
                                         uint32_t number_count, td_worker_prepared *prepared);
+/* What an instance keeps, while no run of it is under way, to or from `host`: its ranges, which the caller has checked. */
+tandem_status td_worker_session_copy_state(tandem_session *s, tandem_instance instance, const struct td_wire_instance_state *m,
+                                           void *host);
 /* Memory of the session's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim
  * nothing. When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which these sessions alone take. */
 tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t bytes, tandem_mem *out);

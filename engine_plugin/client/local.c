@@ -177,6 +177,7 @@ const td_backend td_backend_local = {
     .model_tensor_locked = td_local_model_tensor_locked,
     .instance_make = td_local_instance_make,
     .prepare = td_local_prepare,
+    .state_copy = td_local_state_copy,
     .instance_is_lost_locked = td_local_instance_is_lost_locked,
     .object_end = object_end,
     .submit_locked = td_local_submit_locked,

@@ -146,16 +146,17 @@ void td_instance_free(tandem_session *s, td_instance *instance);
 void td_instance_end(tandem_session *s, td_instance *instance);
 
 /* instance_state.c. Bytes of tensors that an instance keeps, to or from the host's memory, while no
- * run of it is under way. ARG where a tensor has no such bytes; UNSUPPORTED where the host cannot
- * see them. */
+ * run of it is under way: BUSY where tandemd has one. ARG where a tensor has no such bytes; UNSUPPORTED
+ * where the host cannot see them; LOST. no_copies: why they are copied of no instance; NULL: they are. */
 typedef struct td_state_copy {
     const char *tensor;
     uint64_t offset, bytes;
     void *host;
+    uint64_t at; /* where in the instance's state that is: td_instance_copy() finds it */
 } td_state_copy;
-tandem_status td_instance_copy(tandem_session *s, tandem_instance instance,
-                               const td_state_copy *copies, uint32_t count, bool to_instance,
-                               char *why);
+tandem_status td_instance_copy(tandem_session *s, tandem_instance instance, td_state_copy *copies,
+                               uint32_t count, bool to_instance, char *why);
+const char *td_instance_no_copies(tandem_session *s);
 
 /* Runs of an instance are computed until then, and stand still from then on; 0: at any time again.
  * seen_ns: when one was computed last. False: nothing here can stand still. */
@@ -182,10 +183,12 @@ bool td_layers_sample_next_locked(const td_prepared *prepared);
 /* judge.c. The thread that looks at samples; stop accepts a session without one. */
 tandem_status td_judge_start(tandem_session *s, char *why);
 
-/* Those of td_backend_local that are here, in instance.c. */
+/* Those of td_backend_local that are here, in instance.c and instance_state.c. */
 tandem_status td_local_instance_make(tandem_session *s, td_instance *instance, char *why);
 tandem_status td_local_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared,
                                char *why);
+tandem_status td_local_state_copy(tandem_session *s, const td_instance *instance, const struct td_state_copy *copies,
+                                  uint32_t count, bool to_instance, char *why);
 bool td_local_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
 
 #endif

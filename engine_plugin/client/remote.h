@@ -6,6 +6,7 @@
  *   remote_jobs.c        a job's way there and back, and the worker
  *   remote_models.c      models there
  *   remote_networks.c    their networks
+ *   remote_states.c      what their instances keep
  *   remote_objects.c     mems and timelines there, and what jobs are told them by
  *   remote_connection.c  what is said and heard: requests, answers, the greeting
  *
@@ -112,6 +113,12 @@ tandem_status td_remote_layer_locked(tandem_session *s, const td_instance *insta
                                      tandem_layer *out, char *why);
 tandem_status td_remote_prepare(tandem_session *s, td_instance *instance, td_prepared *prepared, char *why);
 bool td_remote_instance_is_lost_locked(const tandem_session *s, const td_instance *instance);
+
+/* remote_states.c. Those of td_backend_remote. */
+struct td_state_copy;
+const char *td_remote_no_states(tandem_session *s);
+tandem_status td_remote_state_copy(tandem_session *s, const td_instance *instance, const struct td_state_copy *copies, uint32_t count,
+                                   bool to_instance, char *why);
 
 /* remote_models.c. Those of td_backend_remote. again: with a new connection. */
 const char *td_remote_no_languages(tandem_session *s);

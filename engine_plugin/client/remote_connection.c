@@ -257,7 +257,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     tandem_status status;
     int ring = -1;
 
-    m.hello.features = TD_WIRE_MODELS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS;
+    m.hello.features = TD_WIRE_MODELS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS | TD_WIRE_STATES;
     td_wire_operations_here(&r->rules, m.hello.operations);
     m.hello.identity = r->identity;
     m.hello.share = r->share;

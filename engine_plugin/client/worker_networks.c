@@ -109,6 +109,22 @@ static void describe_locked(td_instance *instance, const uint32_t *numbers, td_w
         out->mflop += prepared->program->nodes[i].mflop;
 }
 
+tandem_status td_worker_session_copy_state(tandem_session *s, tandem_instance instance, const td_wire_instance_state *m,
+                                           void *host)
+{
+    td_state_copy copies[TD_WIRE_RANGES] = {0};
+    char why[TD_WHY_BYTES] = "", *at = host;
+
+    for (uint32_t i = 0; i < m->range_count; at += m->ranges[i++].bytes)
+        copies[i] = (td_state_copy){.at = m->ranges[i].offset_bytes, .bytes = m->ranges[i].bytes, .host = at};
+    pthread_mutex_lock(&s->lock);
+    const td_instance *found = td_instance_find_locked(s, instance, "instance", why);
+    pthread_mutex_unlock(&s->lock); /* the caller's thread alone ends instances */
+    const tandem_status status =
+        found ? td_local_state_copy(s, found, copies, m->range_count, m->writes, why) : TANDEM_ERROR_ARG;
+    return td_session_fail(s, __func__, status, why);
+}
+
 tandem_status td_worker_session_prepare(tandem_session *s, tandem_instance instance,
                                         const uint32_t *numbers, uint32_t number_count,
                                         td_worker_prepared *prepared)

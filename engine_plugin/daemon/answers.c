@@ -229,6 +229,11 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
         if (was.client)
             td_networks_send_layer(b, &was, t);
         break;
+    case TD_WORKER_STATE:
+        if (was.client)
+            td_networks_send_state(b, &was, t);
+        td_worker_requests_send(b); /* the next may be */
+        break;
     default: break;
     }
 }

@@ -103,6 +103,7 @@ static void name_request(const td_worker_request *e, char *text, size_t bytes)
     case TD_WORKER_INSTANCE: snprintf(text, bytes, "making an instance of a network"); break;
     case TD_WORKER_PREPARE: snprintf(text, bytes, "preparing a network"); break;
     case TD_WORKER_LAYER: snprintf(text, bytes, "telling of a network's layer"); break;
+    case TD_WORKER_STATE: snprintf(text, bytes, "copying what an instance keeps"); break;
     default: snprintf(text, bytes, "a request of kind %u", e->message.kind); break;
     }
 }

@@ -575,6 +575,7 @@ static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int
     case TD_WIRE_MODEL_INSTANCE: td_networks_on_instance(b, c, &m->model_instance); break;
     case TD_WIRE_INSTANCE_CREATE: td_networks_on_instance_create(b, c, &m->instance_create); break;
     case TD_WIRE_INSTANCE_LAYER: td_networks_on_layer(b, c, &m->instance_layer); break;
+    case TD_WIRE_INSTANCE_STATE: td_networks_on_state(b, c, &m->instance_state); break;
     case TD_WIRE_MODEL_PREPARE: td_networks_on_prepare(b, c, &m->model_prepare); break;
     case TD_WIRE_INSTANCE_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_INSTANCE); break;
     case TD_WIRE_STATS: on_stats(b, c, &m->stats); break;

@@ -191,6 +191,82 @@ void td_networks_send_layer(td_broker *b, const td_worker_request *was, const td
     td_client_send(b, was->client, &m, NULL);
 }
 
+/* All of it within what the instance keeps, and within the mem. */
+static tandem_status check_state(td_broker *b, td_client *c, const td_wire_instance_state *m, const td_shared *instance,
+                                 const td_shared *mem, char *why, size_t why_bytes)
+{
+    const uint64_t state_bytes = instance->cached->state_bytes, bytes = td_wire_state_bytes(m);
+    char text[TD_TEXT_BYTES];
+    const tandem_status status = td_mem_is_usable(b, c, mem, true, text, sizeof text);
+
+    if (status != TANDEM_OK)
+        return td_fail(why, why_bytes, status, "mem is 0x%" PRIx64 ", which %s", m->mem, text);
+    if (mem->opaque)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem is 0x%" PRIx64 ", which is no shared buffer", m->mem);
+    if (m->offset_bytes > mem->bytes || bytes > mem->bytes - m->offset_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "offset_bytes is %" PRIu64 ": the ranges' %" PRIu64 " bytes end beyond the %" PRIu64 " of mem 0x%" PRIx64,
+                       m->offset_bytes, bytes, mem->bytes, m->mem);
+    for (uint32_t i = 0; i < m->range_count; i++)
+        if (m->ranges[i].offset_bytes > state_bytes || m->ranges[i].bytes > state_bytes - m->ranges[i].offset_bytes)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "ranges[%" PRIu32 "] is bytes %" PRIu64 " to %" PRIu64 ", beyond the %" PRIu64
+                           " that instance 0x%" PRIx64 " keeps",
+                           i, m->ranges[i].offset_bytes, m->ranges[i].offset_bytes + m->ranges[i].bytes, state_bytes,
+                           m->instance);
+    if (instance->uses)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "instance is 0x%" PRIx64 ", of which a run has not ended", m->instance);
+    return TANDEM_OK;
+}
+
+/* Until it is answered the instance has no runs, and neither it nor the mem ends. */
+void td_networks_on_state(td_broker *b, td_client *c, const td_wire_instance_state *m)
+{
+    static const uint32_t no_numbers[TD_WIRE_NUMBERS];
+    td_shared *instance = td_ids_find(&c->instances, m->instance), *mem = td_ids_find(&c->mems, m->mem);
+    char why[TD_TEXT_BYTES];
+    tandem_status status = TANDEM_OK;
+
+    if (instance && !td_shared_is_missing(instance) && instance->status == TANDEM_OK)
+        status = check_state(b, c, m, instance, mem, why, sizeof why);
+    if (status != TANDEM_OK) {
+        td_client_error(b, c, m->header.serial, 0, status, why);
+        return;
+    }
+    td_worker_request *request = ask_of_instance(b, c, TD_WORKER_STATE, m->header.serial, m->instance, 0, no_numbers);
+    if (!request)
+        return;
+    request->message.network.state = *m;
+    request->message.network.state_mem = mem->number;
+    instance->copying = true;
+    instance->uses++;
+    mem->uses++;
+}
+
+/* What it was asked of may be used again. */
+static void end_state(td_broker *b, const td_worker_request *was)
+{
+    td_shared *instance = td_ids_find(&was->client->instances, was->object),
+              *mem = td_ids_find(&was->client->mems, was->message.network.state.mem);
+
+    if (instance) {
+        instance->copying = false;
+        instance->uses--;
+    }
+    if (mem)
+        mem->uses--;
+    td_queue_wake(b);
+}
+
+void td_networks_send_state(td_broker *b, const td_worker_request *was, const td_worker_message *t)
+{
+    end_state(b, was);
+    if (t->status != TANDEM_OK)
+        td_client_error(b, was->client, was->serial, 0, t->status, t->text);
+    else
+        td_client_done(b, was->client, was->serial, 0);
+}
+
 /* What is prepared counts as well, for as long as the instance has it. */
 static void count_prepared(td_broker *b, td_shared *instance, const td_worker_network *n)
 {
@@ -325,8 +401,10 @@ static void lose_requests(td_broker *b)
         const uint32_t serial = e->serial;
 
         next = e->next;
-        if (e->message.kind != TD_WORKER_PREPARE && e->message.kind != TD_WORKER_LAYER)
+        if (e->message.kind != TD_WORKER_PREPARE && e->message.kind != TD_WORKER_LAYER && e->message.kind != TD_WORKER_STATE)
             continue;
+        if (e->message.kind == TD_WORKER_STATE)
+            end_state(b, e);
         td_worker_request_remove(b, e);
         td_client_error(b, c, serial, 0, TANDEM_ERROR_LOST, "instance is one " LOST_TEXT);
     }

@@ -15,11 +15,13 @@ void td_networks_on_graph(td_broker *b, td_client *c, const td_wire_object *m);
 void td_networks_on_instance(td_broker *b, td_client *c, const td_wire_model_instance *m);
 void td_networks_on_instance_create(td_broker *b, td_client *c, const td_wire_instance_create *m);
 void td_networks_on_layer(td_broker *b, td_client *c, const td_wire_instance_layer *m);
+void td_networks_on_state(td_broker *b, td_client *c, const td_wire_instance_state *m);
 void td_networks_on_prepare(td_broker *b, td_client *c, const td_wire_model_prepare *m);
 /* The worker's answers; *t may be anything but its number. fd: what came with it, or -1. */
 void td_networks_send_graph(td_broker *b, const td_worker_request *was, const td_worker_message *t, int fd);
 void td_networks_send_prepared(td_broker *b, const td_worker_request *was, const td_worker_message *t);
 void td_networks_send_layer(td_broker *b, const td_worker_request *was, const td_worker_message *t);
+void td_networks_send_state(td_broker *b, const td_worker_request *was, const td_worker_message *t);
 
 /* Slots of a client's ring. uniforms: of the run to come; false: there is no host memory for them. bind: a run whose ticket and
  * points `work` has: what it names is there. */

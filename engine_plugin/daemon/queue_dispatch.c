@@ -37,12 +37,15 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     char why[TD_TEXT_BYTES] = "";
     uint64_t value;
 
-    for (uint32_t i = 0; i < work->mem_count; i++)
+    for (uint32_t i = 0; i < work->mem_count; i++) {
+        if (work->mems[i] && work->mems[i]->copying)
+            return false;
         if (work->mems[i] && work->mems[i]->cached) {
             if (!work->mems[i]->cached->loaded && work->mems[i]->status == TANDEM_OK)
                 return false; /* it is being loaded again */
             work->mems[i]->cached->used_ns = now;
         }
+    }
     for (const td_worker_request *e = b->worker_requests; e && work->after_request; e = e->next)
         if ((e->message.kind == TD_WORKER_END || e->message.kind == TD_WORKER_FORGET) &&
             e->message.serial <= work->after_request)

@@ -65,6 +65,7 @@ typedef struct td_shared {
     double mflop;     /* and what the run that was prepared last takes */
     uint32_t pending; /* the request that made it and was not answered yet; 0: it was */
     bool imported;    /* the worker has it */
+    bool copying; /* what an instance keeps: its runs wait */
     bool closing;
     uint32_t close_serial;
     uint64_t close_until_ns;
@@ -181,7 +182,7 @@ typedef struct td_worker_request {
     const td_cached_model *reads; /* TENSOR, GRAPH, INSTANCE: which must be there first */
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
-    uint64_t object; /* the client's id: TENSOR: of what the tensors are in; PREPARE: of the instance */
+    uint64_t object; /* the client's id: TENSOR: of what the tensors are in; PREPARE, LAYER, STATE: of the instance */
     td_shared *shared;
     td_cached_model *cached;
     struct td_worker_request *next;

@@ -30,6 +30,7 @@
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/pass.h"
 #include "engine_plugin/daemon/worker.h"
+#include "engine_plugin/daemon/worker_instances.h"
 #include "engine_plugin/daemon/worker_queue.h"
 #include "interop/os/channel.h"
 #include "interop/os/clock.h"
@@ -115,17 +116,6 @@ static void tell_with(worker *w, const td_worker_message *message, int fd)
 static void reply(worker *w, const td_worker_message *message)
 {
     tell_with(w, message, -1);
-}
-
-/* The text of what failed, without the name of the call. */
-static void keep_text(tandem_session *session, char *text, size_t bytes)
-{
-    char whole[TD_TEXT_BYTES] = "";
-    const char *from;
-
-    tandem_error_text(session, whole, sizeof whole);
-    from = strstr(whole, ": ");
-    snprintf(text, bytes, "%s", from ? from + 2 : whole);
 }
 
 /* Jobs. */
@@ -310,7 +300,7 @@ static void end_worker(worker *w, worker_session *s, tandem_status status)
 {
     td_worker_message last = {.kind = TD_WORKER_BROKEN, .status = status};
 
-    keep_text(s->session, last.text, sizeof last.text);
+    td_worker_keep_text(s->session, last.text, sizeof last.text);
     reply(w, &last);
     td_log_end();
     _exit(1);
@@ -362,7 +352,7 @@ static bool submit(worker *w, td_slot *slot)
         report.status = status;
     }
     if (s->session && report.state == TANDEM_JOB_FAILED)
-        keep_text(s->session, slot->text, sizeof slot->text);
+        td_worker_keep_text(s->session, slot->text, sizeof slot->text);
     end_slot(w, slot, &report);
     return true;
 }
@@ -494,7 +484,7 @@ static void *collect_main(void *user)
         status = await(s, &e, &report);
         note_held(s, e.slot);
         if (report.state == TANDEM_JOB_FAILED)
-            keep_text(s->session, e.slot->text, sizeof e.slot->text);
+            td_worker_keep_text(s->session, e.slot->text, sizeof e.slot->text);
         pthread_mutex_lock(&w->lock);
         memmove(s->order, s->order + 1, --s->count * sizeof *s->order);
         pthread_mutex_unlock(&w->lock);
@@ -535,7 +525,7 @@ static void keep_made(worker *w, tandem_session *session, td_worker_message *t, 
     if (t->status == TANDEM_OK)
         keep_item(w, t, made);
     else
-        keep_text(session, t->text, sizeof t->text);
+        td_worker_keep_text(session, t->text, sizeof t->text);
 }
 
 static void take_opaque(worker *w, worker_session *s, td_worker_message *t, int fd)
@@ -594,7 +584,7 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
 static void give_up(worker *w, td_worker_message *t, tandem_session *session)
 {
     t->kind = TD_WORKER_BROKEN;
-    keep_text(session, t->text, sizeof t->text);
+    td_worker_keep_text(session, t->text, sizeof t->text);
     reply(w, t);
     td_log_end();
     _exit(1);
@@ -700,36 +690,15 @@ static void make_instance(worker *w, td_worker_message *t)
     keep_made(w, s->session, t, made);
 }
 
-static void prepare(worker *w, td_worker_message *t)
+/* The mem is of the same client. */
+static void copy_state(worker *w, td_worker_message *t, tandem_session *session, tandem_instance instance)
 {
-    const item *it = &w->items[t->number];
-    tandem_session *session = w->sessions[it->worker_session].session;
-    td_worker_network *n = &t->network;
-    td_worker_prepared prepared = {.most_bytes = n->most_bytes};
+    const item *mem = &w->items[t->network.state_mem % TD_MAX_NUMBERS];
 
-    t->status = td_worker_session_prepare(session, it->instance, n->numbers, n->number_count, &prepared);
-    if (t->status != TANDEM_OK) {
-        keep_text(session, t->text, sizeof t->text);
-        return;
-    }
-    n->bytes = prepared.bytes;
-    n->mflop = prepared.mflop;
-    n->record_count = prepared.as.record_count;
-    n->chain = prepared.as.chain;
-    n->scratch_bytes = prepared.as.scratch_bytes;
-    n->uniform_bytes = prepared.as.uniform_bytes;
-    n->layer_count = prepared.as.layer_count;
-}
-
-static void tell_layer(worker *w, td_worker_message *t)
-{
-    const item *it = &w->items[t->number];
-    tandem_session *session = w->sessions[it->worker_session].session;
-    td_worker_network *n = &t->network;
-
-    t->status = tandem_model_layer(session, it->instance, n->numbers, n->number_count, n->index, &n->layer);
-    if (t->status != TANDEM_OK)
-        keep_text(session, t->text, sizeof t->text);
+    if (mem->map)
+        td_worker_state(session, instance, (char *)mem->map + t->network.state.offset_bytes, t);
+    else
+        t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_ARG, "mem is one that the worker does not have");
 }
 
 /* Starts what collects a session's results. */
@@ -859,7 +828,7 @@ static void answer(worker *w, td_worker_message *t, int *fd)
     case TD_WORKER_TENSOR:
         t->status = tandem_model_tensor(session, it->model, t->text, &t->view, t->shape);
         if (t->status != TANDEM_OK) {
-            keep_text(session, t->text, sizeof t->text);
+            td_worker_keep_text(session, t->text, sizeof t->text);
             break;
         }
         t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] /
@@ -874,10 +843,13 @@ static void answer(worker *w, td_worker_message *t, int *fd)
         make_instance(w, t);
         break;
     case TD_WORKER_PREPARE:
-        prepare(w, t);
+        td_worker_prepare(w->sessions[it->worker_session].session, it->instance, t);
         break;
     case TD_WORKER_LAYER:
-        tell_layer(w, t);
+        td_worker_layer(w->sessions[it->worker_session].session, it->instance, t);
+        break;
+    case TD_WORKER_STATE:
+        copy_state(w, t, w->sessions[it->worker_session].session, it->instance);
         break;
     case TD_WORKER_INFO:
         t->info.struct_bytes = sizeof t->info;

@@ -25,6 +25,7 @@ typedef enum td_worker_message_kind {
     TD_WORKER_INSTANCE = 13,
     TD_WORKER_PREPARE = 14, /* of an instance */
     TD_WORKER_LAYER = 15,   /* likewise */
+    TD_WORKER_STATE = 16,   /* likewise; the broker has checked ranges */
 } td_worker_message_kind;
 
 /* What is said of networks. */
@@ -39,6 +40,8 @@ typedef struct td_worker_network {
     tandem_layer layer;
     uint64_t most_bytes, bytes;    /* what is prepared for that instance may take, and takes */
     double mflop;                  /* of a run */
+    td_wire_instance_state state;  /* STATE: as INSTANCE_STATE has it, */
+    uint32_t state_mem;            /* and the number of its mem */
     uint32_t record_count, chain;  /* these five as PREPARED has them */
     uint32_t layer_count;
     uint64_t scratch_bytes, uniform_bytes;

@@ -148,18 +148,30 @@ static int request_fd(const td_worker_request *e)
                                                          : -1;
 }
 
-/* Whether a network may be prepared now: one after the other, since what each takes is known only then. */
-static bool may_prepare(const td_broker *b, td_worker_request *e)
+static bool is_sent(const td_broker *b, td_worker_message_kind kind)
+{
+    const td_worker_request *e = b->worker_requests;
+
+    while (e && !(e->sent && e->message.kind == kind))
+        e = e->next;
+    return e != NULL;
+}
+
+/* Whether it may be asked for now. Networks are prepared one after the other, since what each takes is known only then; and of what
+ * instances keep one request's bytes are copied at a time, since others wait for that. */
+static bool may_ask(const td_broker *b, td_worker_request *e)
 {
     const td_client *c = e->client;
+    const td_worker_message_kind kind = (td_worker_message_kind)e->message.kind;
     const td_shared *instance;
     uint64_t own, all;
 
-    if (e->message.kind != TD_WORKER_PREPARE)
+    if (kind != TD_WORKER_PREPARE && kind != TD_WORKER_STATE)
         return true;
-    for (const td_worker_request *other = b->worker_requests; other; other = other->next)
-        if (other->sent && other->message.kind == TD_WORKER_PREPARE)
-            return false;
+    if (is_sent(b, kind))
+        return false;
+    if (kind == TD_WORKER_STATE)
+        return true;
     instance = td_ids_find(&c->instances, e->object);
     own = td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c));
     all = td_room_in(b->config.total_bytes, b->mem_bytes + td_scratch_held(b, NULL));
@@ -176,7 +188,7 @@ void td_worker_requests_send(td_broker *b)
     for (td_worker_request *e = b->worker_requests; e && sent < TD_MAX_WORKER_REQUESTS; e = e->next) {
         const int fd = request_fd(e);
 
-        if (!e->sent && ((e->reads && !e->reads->loaded) || !may_prepare(b, e)))
+        if (!e->sent && ((e->reads && !e->reads->loaded) || !may_ask(b, e)))
             continue;
         sent += !e->aside; /* what takes long holds up nobody else's */
         if (e->sent)

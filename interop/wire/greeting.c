@@ -131,7 +131,7 @@ td_wire_sizes td_wire_sizes_with(const td_wire_hello *hello)
 
 uint64_t td_wire_features_with(const td_wire_hello *hello)
 {
-    const uint64_t of_networks = TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS;
+    const uint64_t of_networks = TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS | TD_WIRE_STATES;
     const bool has_networks = hello->version_max > 1 && hello->most.slot_bytes >= sizeof(td_wire_run);
 
     return hello->features & TD_WIRE_FEATURES & (has_networks ? UINT64_MAX : ~of_networks);

@@ -399,6 +399,26 @@ static bool check_instance_layer(const check *c, const void *bytes)
            numbers_of(c, m->numbers, m->number_count);
 }
 
+/* How long its state is the daemon knows. */
+static bool check_instance_state(const check *c, const void *bytes)
+{
+    const td_wire_instance_state *m = bytes;
+    const td_wire_range *r = m->ranges;
+
+    if (!shares(c) || !id(c, "instance", m->instance, TD_WIRE_KIND_INSTANCE) || !id(c, "mem", m->mem, TD_WIRE_KIND_MEM) ||
+        !number(c, "writes", m->writes, 0, 1) || !number(c, "range_count", m->range_count, 1, TD_WIRE_RANGES))
+        return false;
+    for (uint32_t i = 0; i < m->range_count; i++)
+        if (!number(c, "ranges.bytes", r[i].bytes, 1, TD_WIRE_STATE_BYTES) || !number(c, "ranges.reserved", r[i].reserved, 0, 0) ||
+            !number(c, "ranges.offset_bytes", r[i].offset_bytes, 0, INT64_MAX - r[i].bytes))
+            return false;
+    const uint64_t all = td_wire_state_bytes(m);
+    if (all > TD_WIRE_STATE_BYTES)
+        return refuse(c, "ranges", "have %" PRIu64 " bytes together, must have at most %d", all, TD_WIRE_STATE_BYTES);
+    return number(c, "offset_bytes", m->offset_bytes, 0, c->rules->mem_bytes < all ? 0 : c->rules->mem_bytes - all) &&
+           zeros(c, "ranges", r + m->range_count, (TD_WIRE_RANGES - m->range_count) * sizeof *r);
+}
+
 static bool check_layer(const check *c, const void *bytes)
 {
     const td_wire_layer *m = bytes;
@@ -645,6 +665,8 @@ static const struct entry {
      TD_WIRE_LAYERS, check_instance_create},
     {"INSTANCE_LAYER", TD_WIRE_INSTANCE_LAYER, sizeof(td_wire_instance_layer), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
      TD_WIRE_LAYERS, check_instance_layer},
+    {"INSTANCE_STATE", TD_WIRE_INSTANCE_STATE, sizeof(td_wire_instance_state), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_STATES, check_instance_state},
     {"JOB", TD_WIRE_JOB, sizeof(td_wire_job), 0, 0, TD_WIRE_RING, EVENT, 0, check_job},
     {"SUBMITTED", TD_WIRE_SUBMITTED, sizeof(td_wire_submitted), 0, 0, TD_WIRE_RING, EVENT, 0, check_submitted},
     {"CANCEL", TD_WIRE_CANCEL, sizeof(td_wire_cancel), 0, 0, TD_WIRE_RING, EVENT, 0, check_cancel},

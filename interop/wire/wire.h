@@ -34,6 +34,8 @@ enum {
     TD_WIRE_RUN_BYTES = 288, /* of its uniforms: in RUN itself, */
     TD_WIRE_MORE_BYTES = 2016, /* in each UNIFORMS, */
     TD_WIRE_UNIFORM_BYTES = TD_WIRE_RUN_BYTES + 16 * TD_WIRE_MORE_BYTES, /* and at most */
+    TD_WIRE_RANGES = 120, /* of an instance's state, and how much they may be together: what others wait for meanwhile */
+    TD_WIRE_STATE_BYTES = 1 << 20,
     TD_WIRE_OPERATION_BYTES = 12, /* for those numbered 1 to 23: versions of 4 bits, the low ones first */
     TD_WIRE_PAGE_BYTES = 4096, /* mems begin on whole pages; the size of a shared timeline */
     TD_WIRE_SLOT_BYTES = 2048,
@@ -74,6 +76,7 @@ typedef enum td_wire_type {
     TD_WIRE_MODEL_CREATE = 16,
     TD_WIRE_INSTANCE_CREATE = 17,
     TD_WIRE_INSTANCE_LAYER = 18,
+    TD_WIRE_INSTANCE_STATE = 19,
     TD_WIRE_JOB = 32,
     TD_WIRE_SUBMITTED = 33,
     TD_WIRE_CANCEL = 34,
@@ -97,10 +100,12 @@ typedef enum td_wire_feature {
     TD_WIRE_STATISTICS = 2,
     TD_WIRE_NETWORKS = 4,
     TD_WIRE_LANGUAGES = 8,
-    TD_WIRE_LAYERS = 16
+    TD_WIRE_LAYERS = 16,
+    TD_WIRE_STATES = 32
 } td_wire_feature;
 #define TD_WIRE_FEATURES \
-    ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS))
+    ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS | TD_WIRE_LANGUAGES | TD_WIRE_LAYERS | \
+                TD_WIRE_STATES))
 
 typedef enum td_wire_share { TD_WIRE_SHARE_NONE = 0, TD_WIRE_SHARE_HOST = 1, TD_WIRE_SHARE_OPAQUE = 2 } td_wire_share;
 typedef enum td_wire_mem_kind { TD_WIRE_MEM_MEMFD = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
@@ -397,6 +402,40 @@ TD_WIRE_AT(td_wire_instance_layer, number_count, 24);
 TD_WIRE_AT(td_wire_instance_layer, index, 28);
 TD_WIRE_AT(td_wire_instance_layer, numbers, 32);
 
+/* Bytes of what an instance keeps from run to run. */
+typedef struct td_wire_range {
+    uint64_t offset_bytes; /* in its state */
+    uint32_t bytes, reserved;
+} td_wire_range;
+TD_WIRE_SIZE(td_wire_range, 16);
+TD_WIRE_AT(td_wire_range, bytes, 8);
+TD_WIRE_AT(td_wire_range, reserved, 12);
+
+typedef struct td_wire_instance_state {
+    td_wire_header header;
+    uint64_t instance;
+    uint64_t mem, offset_bytes; /* where in a mem the ranges lie, one behind the other */
+    uint32_t writes;            /* 1: from there to the instance; 0: from the instance to there */
+    uint32_t range_count;
+    td_wire_range ranges[TD_WIRE_RANGES];
+} td_wire_instance_state;
+TD_WIRE_SIZE(td_wire_instance_state, 1968);
+TD_WIRE_AT(td_wire_instance_state, instance, 16);
+TD_WIRE_AT(td_wire_instance_state, mem, 24);
+TD_WIRE_AT(td_wire_instance_state, offset_bytes, 32);
+TD_WIRE_AT(td_wire_instance_state, writes, 40);
+TD_WIRE_AT(td_wire_instance_state, range_count, 44);
+TD_WIRE_AT(td_wire_instance_state, ranges, 48);
+/* All of its ranges together: of one that passed, at most TD_WIRE_STATE_BYTES. */
+static inline uint64_t td_wire_state_bytes(const td_wire_instance_state *m)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < m->range_count && i < TD_WIRE_RANGES; i++)
+        bytes += m->ranges[i].bytes;
+    return bytes;
+}
+
 /* As tandem_layer, but for its name, which the graph has. */
 typedef struct td_wire_layer {
     td_wire_header header;
@@ -659,6 +698,7 @@ typedef union td_wire_message {
     td_wire_model_instance model_instance;
     td_wire_instance_create instance_create;
     td_wire_instance_layer instance_layer;
+    td_wire_instance_state instance_state;
     td_wire_layer layer;
     td_wire_model_prepare model_prepare;
     td_wire_prepared prepared;

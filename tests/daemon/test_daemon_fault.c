@@ -18,10 +18,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "interop/base.h"
-#include "tandem/tandem.h"
+#include "engine_plugin/client/network.h"
 #include "tests/limits.h"
 #include "tests/plugin/daemon_util.h"
+#include "tests/plugin/network_util.h"
 
 #define MS 1000000ull
 #define PATIENCE LIMITS_PATIENCE_NS
@@ -34,10 +34,12 @@ static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 
 static int set_up(void **state)
 {
+    char config[200];
+
     (void)state;
     unlink(fault_path);
-    daemon_pid = begin_daemon(program, socket_path, config_path, "backend = cuda\nlog = debug\njob_ms = " JOB_MS "\n",
-                              log_path);
+    snprintf(config, sizeof config, "backend = cuda\nlog = debug\njob_ms = " JOB_MS "\nmodel_dir = %s\n", folder);
+    daemon_pid = begin_daemon(program, socket_path, config_path, config, log_path);
     return 0;
 }
 
@@ -236,12 +238,53 @@ static void three_in_a_row(void **state)
     assert_int_equal(tandem_session_destroy(&other.s), TANDEM_OK);
 }
 
+/* What an instance keeps is in the GPU's memory, and is copied there and back; each has its own. */
+static void states_are_copied(void **state)
+{
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
+    float kept[2][NETWORK_CHANNELS] = {{0}}, read[NETWORK_CHANNELS];
+    tandem_instance instances[2];
+    char path[100], why[TD_WHY_BYTES] = "";
+    tandem_model model;
+    engine e;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/network.safetensors", folder);
+    assert_int_equal(rename(network_file(network_text), path), 0);
+    engine_open(&e);
+    assert_int_equal(tandem_model_load(e.s, path, &model), TANDEM_OK);
+    for (int i = 0; i < 2; i++) {
+        td_state_copy all = {.tensor = "total", .bytes = sizeof *kept, .host = read};
+
+        assert_int_equal(tandem_model_instance(e.s, model, &desc, &instances[i]), TANDEM_OK);
+        memset(read, 0xff, sizeof read);
+        assert_int_equal(td_instance_copy(e.s, instances[i], &all, 1, false, why), TANDEM_OK);
+        assert_memory_equal(read, kept[i], sizeof read); /* zeros */
+        for (int c = 0; c < NETWORK_CHANNELS; c++)
+            kept[i][c] = (float)(10 * i + c + 1);
+        all.host = kept[i];
+        assert_int_equal(td_instance_copy(e.s, instances[i], &all, 1, true, why), TANDEM_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        td_state_copy halves[2] = {{.tensor = "total", .offset = 16, .bytes = 16, .host = read + 4},
+                                   {.tensor = "total", .bytes = 16, .host = read}};
+
+        memset(read, 0xff, sizeof read);
+        assert_int_equal(td_instance_copy(e.s, instances[i], halves, 2, false, why), TANDEM_OK);
+        assert_memory_equal(read, kept[i], sizeof read);
+    }
+    check_frames(&e);
+    assert_int_equal(tandem_session_destroy(&e.s), TANDEM_OK);
+    unlink(path);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_kernel_that_never_ends, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_kernel_with_a_wild_pointer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(three_in_a_row, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(states_are_copied, set_up, tear_down),
     };
     const char *build = getenv("TANDEM_BUILD");
     int failed;

@@ -213,6 +213,28 @@ static void see_clearing(const char *call, const void *info, uint64_t bytes)
         cleared_bytes += bytes;
 }
 
+/* What an instance keeps is the GPU's alone: it is copied there, and back. */
+static void check_copies(tandem_instance instance)
+{
+    td_wire_instance_state m = {.range_count = 2, .ranges = {{.offset_bytes = 8, .bytes = 12}, {.offset_bytes = 4, .bytes = 4}}};
+    const float first[4] = {3, 4, 5, 2}, zeros[4] = {0};
+    float got[4] = {9, 9, 9, 9};
+
+    assert_int_equal(td_worker_session_copy_state(session, instance, &m, got), TANDEM_OK);
+    assert_memory_equal(got, zeros, sizeof got);
+    m.writes = 1;
+    memcpy(got, first, sizeof got);
+    assert_int_equal(td_worker_session_copy_state(session, instance, &m, got), TANDEM_OK);
+    m = (td_wire_instance_state){.range_count = 1, .ranges = {{.offset_bytes = 4, .bytes = 16}}};
+    assert_int_equal(td_worker_session_copy_state(session, instance, &m, got), TANDEM_OK);
+    const float there[4] = {2, 3, 4, 5};
+    assert_memory_equal(got, there, sizeof got);
+    fault_arm(&(fault_plan){.kinds = FAULT_CUDA, .call = "cuMemcpyDtoH", .n = 1, .cuda = 719});
+    assert_int_equal(td_worker_session_copy_state(session, instance, &m, got), TANDEM_ERROR_DEVICE);
+    fault_disarm();
+    assert_int_equal(td_worker_session_copy_state(session, instance + 1, &m, got), TANDEM_ERROR_ARG);
+}
+
 /* Weights of another session's are seen in place, and so is its network: an instance has its state here. Clients get the
  * beginning of the file, which nobody can change. */
 static void models_are_seen_from_another_session(void **state)
@@ -243,6 +265,7 @@ static void models_are_seen_from_another_session(void **state)
     assert_int_equal(tandem_model_instance(session, alias, &desc, &instance), TANDEM_OK);
     fault_observe(NULL);
     assert_int_equal(cleared_bytes, td_worker_session_state_bytes(other, model)); /* once */
+    check_copies(instance);
     fd = td_worker_session_model_header(other, model, &bytes);
     assert_int_equal(td_memfd_check_whole(fd, bytes - 1, why, sizeof why), TANDEM_OK); /* without the weights */
     assert_int_equal(td_worker_session_model_header(session, alias, &bytes), -1);

@@ -10,7 +10,8 @@ const uint16_t wire_types[WIRE_TYPES] = {
     TD_WIRE_DONE,        TD_WIRE_ERROR,       TD_WIRE_INFO_REPLY,  TD_WIRE_TENSOR,       TD_WIRE_STATS_REPLY,
     TD_WIRE_RESET,       TD_WIRE_BYE,         TD_WIRE_MODEL_GRAPH, TD_WIRE_MODEL_INSTANCE, TD_WIRE_MODEL_PREPARE,
     TD_WIRE_INSTANCE_DESTROY, TD_WIRE_RUN,    TD_WIRE_UNIFORMS,    TD_WIRE_GRAPH,        TD_WIRE_PREPARED,
-    TD_WIRE_MODEL_CREATE, TD_WIRE_INSTANCE_CREATE, TD_WIRE_INSTANCE_LAYER, TD_WIRE_LAYER};
+    TD_WIRE_MODEL_CREATE, TD_WIRE_INSTANCE_CREATE, TD_WIRE_INSTANCE_LAYER, TD_WIRE_LAYER,
+    TD_WIRE_INSTANCE_STATE};
 
 td_wire_road wire_road(uint32_t type)
 {
@@ -147,6 +148,15 @@ td_wire_message wire_sample(uint32_t type)
         m.instance_layer.number_count = 1;
         m.instance_layer.numbers[0] = 128;
         m.instance_layer.index = 3;
+        break;
+    case TD_WIRE_INSTANCE_STATE:
+        m.instance_state.instance = td_wire_id(TD_WIRE_KIND_INSTANCE, 1, WIRE_INSTANCES - 1);
+        m.instance_state.mem = td_wire_id(TD_WIRE_KIND_MEM, 1, WIRE_MEMS - 1);
+        m.instance_state.offset_bytes = 256;
+        m.instance_state.writes = 1;
+        m.instance_state.range_count = 2;
+        m.instance_state.ranges[0] = (td_wire_range){4096, TD_WIRE_STATE_BYTES - 100, 0};
+        m.instance_state.ranges[1] = (td_wire_range){0, 100, 0};
         break;
     case TD_WIRE_LAYER:
         m.layer.node = 7;
@@ -357,6 +367,22 @@ const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const vo
         return m->node_count <= TD_WIRE_NODES && m->min_similarity >= 0 && m->min_similarity <= 1 && m->max_us >= 0 && m->sample_all <= 1
                    ? NULL
                    : "layers";
+    }
+    case TD_WIRE_INSTANCE_STATE: {
+        const td_wire_instance_state *m = bytes;
+        uint64_t all = 0;
+
+        if (m->writes > 1 || !m->range_count || m->range_count > TD_WIRE_RANGES)
+            return "range_count";
+        for (uint32_t i = 0; i < m->range_count; i++) {
+            if (!m->ranges[i].bytes || m->ranges[i].offset_bytes > (uint64_t)INT64_MAX - m->ranges[i].bytes)
+                return "range";
+            all += m->ranges[i].bytes;
+        }
+        return is_id(m->instance, 4, rules->instances) && is_id(m->mem, 1, rules->mems) && all <= TD_WIRE_STATE_BYTES &&
+                       all <= rules->mem_bytes && m->offset_bytes <= rules->mem_bytes - all
+                   ? NULL
+                   : "instance_state";
     }
     case TD_WIRE_LAYER:
         return ((const td_wire_layer *)bytes)->node < TD_WIRE_NODES ? NULL : "layer";

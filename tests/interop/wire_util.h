@@ -9,7 +9,7 @@
 #include "kernels/operation.h"
 
 enum {
-    WIRE_TYPES = 34,
+    WIRE_TYPES = 35,
     WIRE_MEMS = 64,
     WIRE_TIMELINES = 32,
     WIRE_MODELS = 8,

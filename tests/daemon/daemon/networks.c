@@ -235,6 +235,153 @@ static void refuse_layers(guest *g)
     }
 }
 
+/* Of the first bytes that the instance keeps, from or to behind what its runs use of the mem. */
+enum { STATE_AT = 3072, STATE_BYTES = NETWORK_CHANNELS * sizeof(float) };
+
+static td_wire_message state_of(const guest *g, bool writes)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_INSTANCE_STATE, 0);
+
+    m.instance_state.instance = g->instance;
+    m.instance_state.mem = g->mem;
+    m.instance_state.offset_bytes = STATE_AT;
+    m.instance_state.writes = writes;
+    m.instance_state.range_count = 1;
+    m.instance_state.ranges[0].bytes = STATE_BYTES;
+    return m;
+}
+
+static td_wire_message copy_state(guest *g, td_wire_message m)
+{
+    td_wire_message answer;
+
+    m.header.serial = g->c.rules.next_serial;
+    assert_int_equal(client_ask(&g->c, &m, NULL, &answer, NULL), TANDEM_OK);
+    return answer;
+}
+
+static void refuse_state(guest *g, td_wire_message m, tandem_status status, const char *words)
+{
+    for (uint32_t writes = 0; writes < 2; writes++) {
+        m.instance_state.writes = writes;
+        const td_wire_message answer = copy_state(g, m);
+
+        if (answer.header.type != TD_WIRE_ERROR || answer.error.status != status || !strstr(answer.error.text, words))
+            fail_msg("type %u, status %d: '%s' does not say '%s'", answer.header.type, answer.error.status, answer.error.text,
+                     words);
+    }
+}
+
+/* What the instance has added up so far is read, and is what is written there. */
+static void check_state(guest *g, float sum)
+{
+    float *at = g->data + STATE_AT / 4;
+
+    memset(at, 0xff, STATE_BYTES);
+    assert_int_equal(copy_state(g, state_of(g, false)).header.type, TD_WIRE_DONE);
+    for (int i = 0; i < NETWORK_CHANNELS; i++)
+        assert_true(at[i] == sum);
+    for (int i = 0; i < NETWORK_CHANNELS; i++)
+        at[i] = sum + 40;
+    assert_int_equal(copy_state(g, state_of(g, true)).header.type, TD_WIRE_DONE);
+    check_runs(g, sum + 41);
+    for (int i = 0; i < NETWORK_CHANNELS; i++) /* in two pieces, the latter half first */
+        at[i] = sum;
+    td_wire_message m = state_of(g, true);
+    m.instance_state.range_count = 2;
+    m.instance_state.ranges[0] = (td_wire_range){STATE_BYTES / 2, STATE_BYTES / 2, 0};
+    m.instance_state.ranges[1] = (td_wire_range){0, STATE_BYTES / 2, 0};
+    assert_int_equal(copy_state(g, m).header.type, TD_WIRE_DONE);
+}
+
+/* While a run is queued nothing is copied, nor while something is already; a run that is put meanwhile waits. */
+static void check_state_order(guest *g, float sum)
+{
+    enum { REQUESTS = 4 };
+    td_shared_timeline timeline;
+    td_wire_message m = right_run(g), answer;
+    char why[300] = "";
+    uint32_t first;
+    int fd = -1;
+
+    m.run.wait = (tandem_point){client_timeline(&g->c, &timeline, false, 0), 1};
+    assert_true(m.run.wait.timeline);
+    uint64_t ticket = m.run.ticket;
+    assert_int_equal(client_put(&g->c, &m), TANDEM_OK);
+    refuse_state(g, state_of(g, false), TANDEM_ERROR_BUSY, "of which a run has not ended");
+    td_shared_timeline_raise(&timeline, 1);
+    assert_int_equal(client_report(&g->c, ticket, PATIENCE).state, TANDEM_JOB_DONE);
+    assert_int_equal(copy_state(g, state_of(g, false)).header.type, TD_WIRE_DONE);
+
+    const pid_t worker = find_worker();
+    stop_process(worker);
+    first = g->c.rules.next_serial;
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        m = state_of(g, false);
+        m.header.serial = g->c.rules.next_serial;
+        assert_int_equal(td_conn_send(&g->c.conn, &m, NULL, why, sizeof why), TANDEM_OK);
+        td_wire_took(&g->c.rules, TD_WIRE_TO_DAEMON, &m);
+    }
+    for (uint32_t i = 1; i < REQUESTS; i++) { /* the first is under way */
+        assert_int_equal(client_take(&g->c, &answer, &fd, PATIENCE), TANDEM_OK);
+        assert_int_equal(answer.header.serial, first + i);
+        assert_true(answer.header.type == TD_WIRE_ERROR && answer.error.status == TANDEM_ERROR_BUSY);
+    }
+    m = right_run(g);
+    ticket = m.run.ticket;
+    assert_int_equal(client_put(&g->c, &m), TANDEM_OK);
+    assert_int_equal(client_report(&g->c, ticket, 50 * MS).state, TANDEM_JOB_PENDING); /* the worker does not have it */
+    assert_int_equal(kill(worker, SIGCONT), 0);
+    assert_int_equal(client_take(&g->c, &answer, &fd, PATIENCE), TANDEM_OK);
+    assert_true(answer.header.serial == first && answer.header.type == TD_WIRE_DONE);
+    assert_true(g->data[STATE_AT / 4] == sum + 1);
+    assert_int_equal(client_report(&g->c, ticket, PATIENCE).state, TANDEM_JOB_DONE);
+    assert_true(g->data[SUM_AT / 4] == sum + 2);
+    td_shared_timeline_close(&timeline);
+}
+
+/* What others keep, or what is nobody's, and what lies in what is not the client's own. */
+static void refuse_states(guest *g, const guest *other)
+{
+    td_wire_message m = state_of(g, false), t;
+
+    m.instance_state.instance = other->instance + 8; /* a slot further than any of its own */
+    refuse_state(g, m, TANDEM_ERROR_ARG, "was destroyed");
+    m = state_of(g, false);
+    m.instance_state.instance += 1ull << 24; /* of another generation */
+    refuse_state(g, m, TANDEM_ERROR_ARG, "was destroyed");
+    m = state_of(g, false);
+    m.instance_state.mem = other->mem + 8;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "was destroyed");
+    m = state_of(g, false);
+    m.instance_state.offset_bytes = MEM_BYTES - STATE_BYTES + 1;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "end beyond the 4096 of mem");
+    m.instance_state.offset_bytes = MEM_BYTES + 1;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "end beyond the 4096 of mem");
+    m = state_of(g, false);
+    m.instance_state.ranges[0].bytes = MEM_BYTES;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "end beyond the 4096 of mem");
+    m = state_of(g, false);
+    m.instance_state.ranges[0].bytes = MEM_BYTES - STATE_AT;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "ranges[0] is bytes 0 to 1024, beyond the");
+    m = state_of(g, false);
+    m.instance_state.ranges[0].offset_bytes = INT64_MAX - STATE_BYTES;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "ranges[0] is bytes 9223372036854775775 to 9223372036854775807, beyond the");
+    m = state_of(g, false);
+    m.instance_state.range_count = 2;
+    m.instance_state.ranges[1] = (td_wire_range){4096, 4, 0};
+    refuse_state(g, m, TANDEM_ERROR_ARG, "ranges[1] is bytes 4096 to 4100, beyond the");
+    t = td_wire_new(TD_WIRE_MODEL_TENSOR, g->c.rules.next_serial);
+    t.model_tensor.model = g->model;
+    strcpy(t.model_tensor.name, "w");
+    assert_int_equal(client_ask(&g->c, &t, NULL, &t, NULL), TANDEM_OK);
+    assert_int_equal(t.header.type, TD_WIRE_TENSOR);
+    m = state_of(g, false);
+    m.instance_state.mem = t.tensor.view.mem; /* weights that others read */
+    m.instance_state.offset_bytes = 0;
+    refuse_state(g, m, TANDEM_ERROR_ARG, "belongs to a model");
+}
+
 /* Of either class, whose instances are in sessions of their own in the worker. */
 static void test_hostile_runs(void **state)
 {
@@ -259,6 +406,11 @@ static void test_hostile_runs(void **state)
         check_runs(&good, ++sum);
         refuse_instances(&bad, &good);
         refuse_layers(&bad);
+        refuse_states(&bad, &good);
+        check_state(&good, sum); /* and none but its own */
+        check_runs(&good, ++sum);
+        check_state_order(&good, sum);
+        sum += 2;
         check_runs(&bad, 2); /* what was refused has left it as it was */
         assert_int_equal(client_object(&bad.c, TD_WIRE_MODEL_DESTROY, bad.model), TANDEM_OK);
         check_runs(&bad, 3); /* weights stay as long as it does */

@@ -329,6 +329,13 @@ void send_request(peer *p)
     case TD_WIRE_INSTANCE_LAYER:
         m.instance_layer.instance = pick(p, TD_WIRE_KIND_INSTANCE);
         break;
+    case TD_WIRE_INSTANCE_STATE:
+        m.instance_state.instance = pick(p, TD_WIRE_KIND_INSTANCE);
+        m.instance_state.mem = pick(p, TD_WIRE_KIND_MEM);
+        m.instance_state.offset_bytes = take_number(2);
+        m.instance_state.ranges[0].offset_bytes = take_number(2);
+        m.instance_state.ranges[0].bytes = 1 + take_number(2);
+        break;
     case TD_WIRE_MODEL_PREPARE:
         m.model_prepare.instance = pick(p, TD_WIRE_KIND_INSTANCE);
         break;

@@ -136,6 +136,35 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
                   .bytes = t->bytes};
 }
 
+static bool is_mem(uint64_t number, uint32_t session)
+{
+    const known *it = &w.items[number % TD_MAX_NUMBERS];
+
+    return number && number < TD_MAX_NUMBERS && it->imported && !it->is_timeline && !it->is_instance &&
+           !it->is_temp_output && (it->is_model || it->worker_session == session);
+}
+
+/* Ranges within what instances keep and the mem, of one client, and no run of that instance meanwhile. */
+static void look_at_state(const td_worker_message *t, const known *instance)
+{
+    const td_wire_instance_state *m = &t->network.state;
+    const known *mem = &w.items[t->network.state_mem % TD_MAX_NUMBERS];
+
+    need(instance->imported && instance->is_instance, "the state of what is no instance");
+    need(is_mem(t->network.state_mem, instance->worker_session) && !mem->is_model, "state to or from what is not its client's");
+    need(m->writes <= 1 && m->range_count && m->range_count <= TD_WIRE_RANGES, "ranges that there cannot be");
+    need(td_wire_state_bytes(m) <= TD_WIRE_STATE_BYTES && m->offset_bytes <= mem->bytes &&
+             td_wire_state_bytes(m) <= mem->bytes - m->offset_bytes,
+         "state that reaches beyond its mem");
+    for (uint32_t i = 0; i < m->range_count; i++)
+        need(m->ranges[i].offset_bytes <= STATE_BYTES && m->ranges[i].bytes <= STATE_BYTES - m->ranges[i].offset_bytes,
+             "a range beyond what is kept");
+    for (int i = 0; i < TD_WORKER_SLOTS; i++)
+        need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY ||
+                 w.queue->slots[i].job.operation != TANDEM_OPERATION_RUN || w.queue->runs[i].instance != t->number,
+             "state that is copied while a run is there");
+}
+
 bool answer_request(uint8_t how)
 {
     static td_worker_message t;
@@ -178,6 +207,9 @@ bool answer_request(uint8_t how)
         need(it->imported && it->is_instance, "a layer of what is no instance");
         need(t.network.number_count <= TD_WIRE_NUMBERS && t.network.index < TD_WIRE_NODES, "a layer that there is not");
         memset(&t.network.layer, how, sizeof t.network.layer);
+        break;
+    case TD_WORKER_STATE:
+        look_at_state(&t, it);
         break;
     case TD_WORKER_PREPARE:
         need(it->imported && it->is_instance, "what is no instance, to be prepared");
@@ -258,14 +290,6 @@ static bool is_within(const td_operation_layout *layout, const tandem_operands *
     return v->mem < TD_MAX_NUMBERS && w.items[v->mem].imported && !w.items[v->mem].is_timeline &&
            (w.items[v->mem].is_model || w.items[v->mem].worker_session == session) && td_view_end_bytes(v, shape, &end) &&
            end <= w.items[v->mem].bytes;
-}
-
-static bool is_mem(uint64_t number, uint32_t session)
-{
-    const known *it = &w.items[number % TD_MAX_NUMBERS];
-
-    return number && number < TD_MAX_NUMBERS && it->imported && !it->is_timeline && !it->is_instance &&
-           !it->is_temp_output && (it->is_model || it->worker_session == session);
 }
 
 static void look_at_run(const td_slot *slot)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine_plugin/client/network.h"
 #include "interop/base.h"
 #include "tests/daemon/remote/rig.h"
 #include "tests/plugin/network_util.h"
@@ -832,6 +833,152 @@ static void test_random_deaths(void **state)
     end_with_models();
 }
 
+/* --- What an instance keeps, copied --- */
+
+enum { KEPT_ROWS = 400, KEPT = KEPT_ROWS * 1024 /* more than goes with one request; so are */, PIECES = 500 };
+
+/* Adds x to what it keeps, which y is then. */
+static const char keeps_text[] =
+    "{\"version\": 1, \"numbers\": {\"rows\": 400}, \"tensors\": {"
+    "\"x\": {\"role\": \"input\", \"dtype\": \"F32\", \"shape\": [\"rows\", 1024]},"
+    "\"first\": {\"role\": \"state\", \"dtype\": \"F32\", \"shape\": [1, 8]},"
+    "\"total\": {\"role\": \"state\", \"dtype\": \"F32\", \"shape\": [400, 1024]},"
+    "\"y\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"rows\", 1024]}}, \"nodes\": ["
+    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 8,"
+    " \"views\": {\"a\": \"first\", \"b\": \"first\", \"y\": \"first\"}},"
+    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": \"rows\", \"channels\": 1024,"
+    " \"views\": {\"a\": \"total\", \"b\": \"x\", \"y\": \"total\"}},"
+    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": \"rows\", \"channels\": 1024,"
+    " \"views\": {\"a\": \"total\", \"b\": \"x\", \"y\": \"y\"}}]}";
+
+typedef struct keeper {
+    side x;
+    tandem_model model;
+    tandem_instance instance;
+    tandem_mem mem;
+    float *in, *out;
+} keeper;
+
+static tandem_job keepers_run(const keeper *k)
+{
+    static const uint32_t rows = KEPT_ROWS;
+    static tandem_view views[2];
+
+    for (uint64_t i = 0; i < 2; i++)
+        views[i] = (tandem_view){.mem = k->mem, .offset_bytes = i * KEPT * sizeof(float), .dtype = TANDEM_DTYPE_F32};
+    return (tandem_job){.struct_bytes = sizeof(tandem_job),
+                        .operation = TANDEM_OPERATION_RUN,
+                        .op.run = {.instance = k->instance,
+                                   .bindings = views,
+                                   .binding_count = 2,
+                                   .numbers = &rows,
+                                   .number_count = 1}};
+}
+
+static void open_keeper(keeper *k, const char *socket)
+{
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
+    const uint32_t rows = KEPT_ROWS;
+    void *host;
+
+    memset(k, 0, sizeof *k);
+    open_side(&k->x, socket, NULL, 0);
+    session_must(k->x.s, tandem_model_load(k->x.s, model_path, &k->model));
+    session_must(k->x.s, tandem_model_instance(k->x.s, k->model, &desc, &k->instance));
+    session_must(k->x.s, tandem_model_prepare(k->x.s, k->instance, &rows, 1));
+    k->mem = new_mem(&k->x, 2 * KEPT * sizeof(float), &host);
+    k->in = host;
+    k->out = k->in + KEPT;
+    memset(k->in, 0, KEPT * sizeof(float));
+}
+
+/* Pieces of some lengths, the last one first; together all of it. */
+static void describe_pieces(float *from, td_state_copy copies[PIECES])
+{
+    const uint64_t rest = (uint64_t)(KEPT - (PIECES - 1) * 8) * sizeof(float); /* of one piece */
+
+    for (uint64_t i = 0; i < PIECES; i++)
+        copies[i] = (td_state_copy){.tensor = "total",
+                                    .offset = i ? rest + (PIECES - 1 - i) * 8 * sizeof(float) : 0,
+                                    .bytes = i ? 8 * sizeof(float) : rest};
+    for (int i = 0; i < PIECES; i++)
+        copies[i].host = (char *)from + copies[i].offset;
+}
+
+static void must_copy(keeper *k, td_state_copy *copies, uint32_t count, bool to_instance)
+{
+    char why[TD_WHY_BYTES] = "";
+    const tandem_status status = td_instance_copy(k->x.s, k->instance, copies, count, to_instance, why);
+
+    if (status != TANDEM_OK)
+        fail_msg("%d: %s", status, why);
+}
+
+static void must_not_copy(keeper *k, td_state_copy one, tandem_status status, const char *words)
+{
+    for (int to_instance = 0; to_instance < 2; to_instance++) {
+        char why[TD_WHY_BYTES] = "";
+
+        assert_int_equal(td_instance_copy(k->x.s, k->instance, &one, 1, to_instance, why), status);
+        if (!strstr(why, words))
+            fail_msg("'%s' does not say '%s'", why, words);
+    }
+}
+
+/* Here and there: what is written runs go on from, and is what is read; not while a run is there, nor once it is gone. */
+static void test_states(void **state)
+{
+    float *kept = malloc(KEPT * sizeof *kept), *read = malloc(KEPT * sizeof *read);
+    static td_state_copy copies[PIECES];
+    static keeper k;
+
+    (void)state;
+    assert_true(kept && read);
+    for (int i = 0; i < KEPT; i++)
+        kept[i] = (float)(i % 65521);
+    begin_with_models(keeps_text, "");
+    for (int there = 0; there < 2; there++) {
+        open_keeper(&k, there ? socket_path : NULL);
+        assert_null(td_instance_no_copies(k.x.s));
+        describe_pieces(kept, copies);
+        must_copy(&k, copies, PIECES, true);
+        tandem_job job = keepers_run(&k);
+        run(&k.x, &job);
+        assert_memory_equal(k.out, kept, KEPT * sizeof *kept);
+        memset(read, 0xff, KEPT * sizeof *read);
+        describe_pieces(read, copies);
+        must_copy(&k, copies, PIECES, false);
+        assert_memory_equal(read, kept, KEPT * sizeof *kept);
+        must_copy(&k, copies, 0, false);
+        const td_state_copy right = {.tensor = "total", .bytes = 64, .host = read};
+        const td_state_copy input = {.tensor = "x", .bytes = 4, .host = read},
+                            more = {.tensor = "first", .bytes = 33, .host = read},
+                            behind = {.tensor = "first", .offset = UINT64_MAX, .bytes = 1, .host = read};
+        must_not_copy(&k, input, TANDEM_ERROR_ARG, "x has no bytes 0 to 4");
+        must_not_copy(&k, more, TANDEM_ERROR_ARG, "first has no bytes 0 to 33");
+        must_not_copy(&k, behind, TANDEM_ERROR_ARG, "that are kept");
+        if (there) {
+            const tandem_timeline engines = new_timeline(&k.x, TANDEM_SIGNALLER_ENGINE);
+
+            job = keepers_run(&k);
+            job.wait = (tandem_point){engines, 1};
+            const tandem_ticket ticket = submit(&k.x, &job);
+            assert_int_equal(tandem_timeline_signal(k.x.s, engines, 1), TANDEM_OK);
+            assert_int_equal(ended(&k.x, ticket, PATIENCE).state, TANDEM_JOB_DONE);
+            must_copy(&k, &(td_state_copy){.tensor = "total", .bytes = 64, .host = read}, 1, false);
+            const pid_t worker = logged_worker(log_path);
+            assert_int_equal(kill(worker, SIGKILL), 0);
+            must_not_copy(&k, right, TANDEM_ERROR_LOST, "went with");
+            session_must(k.x.s, tandem_instance_destroy(k.x.s, k.instance));
+            must_not_copy(&k, right, TANDEM_ERROR_ARG, "was destroyed");
+        }
+        close_side(&k.x);
+    }
+    end_with_models();
+    free(kept);
+    free(read);
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_same_networks),          cmocka_unit_test(test_uniforms),      cmocka_unit_test(test_refused_runs),
     cmocka_unit_test(test_same_are_prepared), cmocka_unit_test(test_forgotten_there),
@@ -839,5 +986,6 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_worker_killed), cmocka_unit_test(test_daemon_killed), cmocka_unit_test(test_client_killed),
     cmocka_unit_test(test_killed_behind),
     cmocka_unit_test(test_random_deaths), cmocka_unit_test(test_background_run),
+    cmocka_unit_test(test_states),
 };
 const test_cases remote_networks_cases = TEST_CASES(cases);

@@ -197,6 +197,22 @@ static const refusal refusals[] = {
     {TD_WIRE_INSTANCE_LAYER, 16, 8, 0, "INSTANCE_LAYER.instance", "0x0"},
     {TD_WIRE_INSTANCE_LAYER, 24, 4, 33, "INSTANCE_LAYER.number_count", "33"},
     {TD_WIRE_INSTANCE_LAYER, 28, 4, 4096, "INSTANCE_LAYER.index", "4096"},
+    {TD_WIRE_INSTANCE_STATE, 16, 8, 0, "INSTANCE_STATE.instance", "0x0"},
+    {TD_WIRE_INSTANCE_STATE, 16, 8, 1ull << 56 | 1ull << 24 | 1, "INSTANCE_STATE.instance", "id of an instance"},
+    {TD_WIRE_INSTANCE_STATE, 24, 8, 0, "INSTANCE_STATE.mem", "0x0"},
+    {TD_WIRE_INSTANCE_STATE, 24, 8, 4ull << 56 | 1ull << 24 | 1, "INSTANCE_STATE.mem", "id of a mem"},
+    {TD_WIRE_INSTANCE_STATE, 32, 8, WIRE_MEM_BYTES, "INSTANCE_STATE.offset_bytes", "must be 0 to 1072693248"},
+    {TD_WIRE_INSTANCE_STATE, 32, 8, UINT64_MAX, "INSTANCE_STATE.offset_bytes", "18446744073709551615"},
+    {TD_WIRE_INSTANCE_STATE, 40, 4, 2, "INSTANCE_STATE.writes", "2"},
+    {TD_WIRE_INSTANCE_STATE, 44, 4, 0, "INSTANCE_STATE.range_count", "0"},
+    {TD_WIRE_INSTANCE_STATE, 44, 4, 121, "INSTANCE_STATE.range_count", "121"},
+    {TD_WIRE_INSTANCE_STATE, 44, 4, 3, "INSTANCE_STATE.ranges.bytes", "is 0"},
+    {TD_WIRE_INSTANCE_STATE, 44, 4, 1, "INSTANCE_STATE.ranges", "100"},
+    {TD_WIRE_INSTANCE_STATE, 48, 8, INT64_MAX, "INSTANCE_STATE.ranges.offset_bytes", "9223372036854775807"},
+    {TD_WIRE_INSTANCE_STATE, 56, 4, UINT32_MAX, "INSTANCE_STATE.ranges.bytes", "4294967295"},
+    {TD_WIRE_INSTANCE_STATE, 72, 4, 101, "INSTANCE_STATE.ranges", "1048577 bytes together, must have at most 1048576"},
+    {TD_WIRE_INSTANCE_STATE, 76, 4, 1, "INSTANCE_STATE.ranges.reserved", "1"},
+    {TD_WIRE_INSTANCE_STATE, 1967, 1, 1, "INSTANCE_STATE.ranges", "1 in byte"},
     {TD_WIRE_LAYER, 16, 4, 4096, "LAYER.node", "4096"},
     {TD_WIRE_LAYER, 20, 4, 0, "LAYER.precision", "0"},
     {TD_WIRE_LAYER, 32, 4, 2, "LAYER.pending", "2"},
@@ -371,7 +387,7 @@ static void test_agreements(void **state)
     rules.features = 0;
     for (int i = 0; i < WIRE_TYPES; i++) {
         const uint32_t type = wire_types[i];
-        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_INSTANCE_LAYER) ||
+        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_INSTANCE_STATE) ||
                               type == TD_WIRE_RUN || type == TD_WIRE_UNIFORMS || type == TD_WIRE_TENSOR ||
                               type == TD_WIRE_STATS_REPLY || type == TD_WIRE_GRAPH || type == TD_WIRE_PREPARED ||
                               type == TD_WIRE_LAYER;
@@ -398,9 +414,9 @@ static void test_agreements(void **state)
     assert_int_equal(check_sample(TD_WIRE_TIMELINE_CREATE, &m), TANDEM_OK);
     assert_int_equal(check(&rules, TD_WIRE_TO_DAEMON, &m, sizeof m.timeline_create, 1), TANDEM_ERROR_PROTOCOL);
     rules.share = TD_WIRE_SHARE_NONE;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         const uint32_t type = (uint32_t[]){TD_WIRE_MEM_CREATE, TD_WIRE_TIMELINE_CREATE, TD_WIRE_JOB, TD_WIRE_RUN,
-                                           TD_WIRE_UNIFORMS}[i];
+                                           TD_WIRE_UNIFORMS, TD_WIRE_INSTANCE_STATE}[i];
 
         m = wire_sample(type);
         assert_int_equal(check(&rules, wire_road(type), &m, m.header.bytes, m.header.fds), TANDEM_ERROR_PROTOCOL);
