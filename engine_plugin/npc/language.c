@@ -187,8 +187,7 @@ td_stage_desc td_language_stage_desc(const tandem_language *l)
                            .head_dim = l->head_dim,
                            .cache = l->cache,
                            .hidden = l->hidden,
-                           .tops = l->tops,
-                           .unseen = l->session->ops->is_elsewhere};
+                           .tops = l->tops};
 }
 
 tandem_status td_language_stage(tandem_language *l)

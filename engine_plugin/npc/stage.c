@@ -291,7 +291,7 @@ static tandem_status submit(td_stage *s, uint32_t tokens)
 }
 
 /* What all were about to read is lost, and what they have read: with the instance. */
-static void fail_all(td_stage *s, tandem_status status)
+void td_stage_fail_all_locked(td_stage *s, tandem_status status)
 {
     for (uint32_t i = 0; i < s->row_count; i++)
         if (s->rows[i]) {
@@ -387,9 +387,9 @@ bool td_stage_collect_locked(td_stage *s)
             if (s->rows[i])
                 advance(s, s->rows[i], i);
     } else if (status == TANDEM_OK && report.state == TANDEM_JOB_FAILED) {
-        fail_all(s, report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST);
+        td_stage_fail_all_locked(s, report.status ? (tandem_status)report.status : TANDEM_ERROR_LOST);
     } else if (status != TANDEM_OK && status != TANDEM_ERROR_ARG) {
-        fail_all(s, status);
+        td_stage_fail_all_locked(s, status);
     }
     end_run(s);
     return true;
@@ -491,7 +491,7 @@ static void go_on(td_stage *s)
     if (status != TANDEM_OK)
         s->ticket = 0;
     if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
-        fail_all(s, status);
+        td_stage_fail_all_locked(s, status);
     if (status != TANDEM_OK)
         end_run(s);
     for (td_sequence *q = s->first; q && tokens; q = q->next)

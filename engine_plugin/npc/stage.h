@@ -35,7 +35,6 @@ typedef struct td_stage_desc {
     uint32_t layers, kv_heads, head_dim, cache; /* of the model: layers 0: nothing is ever saved */
     uint32_t hidden; /* channels of its output of that name; 0: it has none */
     uint32_t tops;   /* words of its output `top`; 0: it has none */
-    bool unseen;     /* the session cannot look into caches: what is saved is read again */
 } td_stage_desc;
 
 /* What goes wrong is said by tandem_error_text() of the session. */

@@ -29,7 +29,8 @@ uint64_t td_stage_saved_bytes(const td_stage *s, uint32_t pages, uint32_t tail)
     return pages * td_stage_page_bytes(s) + tail_bytes(s, tail);
 }
 
-/* Pieces of heads' planes, which are copied all at once. */
+/* Pieces of heads' planes, which are copied all at once: where a daemon has them each time costs a
+ * way there and back. */
 enum { NAME_BYTES = 40 };
 typedef struct pieces {
     td_state_copy *list;
@@ -182,7 +183,8 @@ bool td_sequence_install_locked(td_sequence *q)
                              : v->pages,
                    tail = same > (size_t)v->pages * TD_PAGE_TOKENS ? v->tail : 0;
     const size_t read = tail ? same : (size_t)end * TD_PAGE_TOKENS;
-    if (q->read > (size_t)v->first * TD_PAGE_TOKENS || read <= q->read || q->stage->of.unseen) {
+    if (q->read > (size_t)v->first * TD_PAGE_TOKENS || read <= q->read ||
+        td_instance_no_copies(q->stage->of.session)) {
         td_sequence_forget_saved(q);
         return true;
     }

@@ -103,7 +103,9 @@ tandem_status td_sequence_copy_tail(td_sequence *q, uint32_t number, uint32_t ta
 bool td_sequence_install_locked(td_sequence *q);
 void td_sequence_forget_saved(td_sequence *q);
 
-/* stage.c. False: a run is still under way. */
+/* stage.c. collect: false: a run is still under way. fail_all: what was read is lost with the instance,
+ * and what the run under way has fails. */
 bool td_stage_collect_locked(td_stage *s);
+void td_stage_fail_all_locked(td_stage *s, tandem_status status);
 
 #endif

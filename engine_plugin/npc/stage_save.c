@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/client/client.h"
+#include "engine_plugin/client/network.h"
 #include "engine_plugin/npc/stage_parts.h"
 #include "interop/os/clock.h"
 
@@ -35,7 +35,8 @@ tandem_status td_sequence_saved(td_sequence *q, td_saved *out, char *why)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "a run has not ended in 10 s");
     out->ids = q->ids;
     out->count = q->read < q->count ? q->read : q->count;
-    const bool has_pages = s->pages && s->of.layers && !s->of.unseen;
+    const bool has_pages =
+        s->pages && s->of.layers && !td_instance_no_copies(s->of.session);
     out->pages = has_pages ? (uint32_t)(out->count / TD_PAGE_TOKENS) : 0;
     out->tail = has_pages ? (uint32_t)(out->count % TD_PAGE_TOKENS) : 0;
     if (q->saved &&
@@ -74,6 +75,8 @@ tandem_status td_sequence_save(td_sequence *q, const td_saved *of, uint32_t firs
         status = td_sequence_copy_tail(q, of->pages, of->tail,
                                        (char *)to + (of->pages - first) * td_stage_page_bytes(s),
                                        false, why);
+    if (status == TANDEM_ERROR_LOST) /* nobody has anything there any more */
+        td_stage_fail_all_locked(s, status);
     pthread_mutex_unlock(&s->lock);
     return status;
 }

@@ -432,43 +432,203 @@ static void test_long_context(void **state)
     tandem_session_destroy(&here);
 }
 
-/* Of caches that this process cannot see nothing is saved: what was said is, and is read again; there, and here. */
+/* --- Characters that are saved --- */
+
+enum { BLOB_BYTES = 1 << 20 };
+
+/* A character of a session and a language of its own, so that nobody there has read anything. */
+typedef struct guard {
+    tandem_session *s;
+    tandem_language *language;
+    tandem_npc *npc;
+    tandem_npc_news news; /* the last of what it said last */
+    char text[200];
+} guard;
+
+static guard begin_guard(const char *socket, const tandem_language_desc *as)
+{
+    guard g = {.s = open_session_at(socket)};
+
+    g.language = language_of(g.s, as);
+    must(g.s, tandem_npc_create(g.language, &TANDEM_INIT(tandem_npc_desc, .persona = "A guard."), &g.npc));
+    return g;
+}
+
+static void end_guard(guard *g)
+{
+    must(g->s, tandem_npc_destroy(&g->npc));
+    must(g->s, tandem_language_destroy(&g->language));
+    tandem_session_destroy(&g->s);
+}
+
+static tandem_status answer(guard *g, const char *text)
+{
+    const tandem_say say = TANDEM_INIT(tandem_say, .text = text, .most_tokens = 12, .grammar = "root ::= [a-z ]{12}");
+    tandem_status status = tandem_npc_say(g->npc, &say);
+
+    if (status == TANDEM_OK)
+        status = listen_to(g->npc, g->text, &g->news);
+    return status;
+}
+
+static uint64_t computed_by(const guard *g)
+{
+    tandem_language_info info = TANDEM_INIT(tandem_language_info);
+
+    must(g->s, tandem_language_get_info(g->language, &info));
+    return info.tokens_computed;
+}
+
+static const char question[] = "Who comes here at this hour of the night?";
+
+/* What one saves that was asked, and what it says next, which `saved` does not know of. */
+static uint64_t save_guard(guard *g, char saved[BLOB_BYTES])
+{
+    uint64_t bytes = BLOB_BYTES;
+
+    must(g->s, answer(g, question));
+    must(g->s, tandem_npc_save(g->npc, saved, &bytes));
+    must(g->s, answer(g, "And?"));
+    return bytes;
+}
+
+/* What was saved goes on as if nothing had been, and is read again where `skips` is false. */
+static void check_restored(const char *socket, const tandem_language_desc *as, const char *saved, uint64_t bytes, bool skips,
+                           const guard *expected)
+{
+    guard g = begin_guard(socket, as);
+
+    must(g.s, tandem_npc_restore(g.npc, saved, bytes));
+    must(g.s, answer(&g, "And?"));
+    assert_string_equal(g.text, expected->text);
+    assert_int_equal(g.news.prompt_tokens, expected->news.prompt_tokens);
+    assert_int_equal(g.news.read_tokens, skips ? expected->news.read_tokens : expected->news.prompt_tokens);
+    if (!as->precision) /* the last token of a reply nobody reads; where each has caches of its own this is not counted */
+        assert_int_equal(computed_by(&g), g.news.read_tokens + g.news.reply_tokens - 1);
+    end_guard(&g);
+}
+
+/* Saved here and there, it is the same bytes, of which each makes the same character; in each format of caches that characters
+ * have in common, whose tokens are not read again, and where each has caches of its own, of which nothing is saved. */
 static void test_saved(void **state)
 {
-    const tandem_say say = TANDEM_INIT(tandem_say, .text = "Who are you?", .most_tokens = 12, .grammar = "root ::= [a-z ]{12}");
-    tandem_session *sessions[2] = {open_session(false), open_session(true)};
-    static char saved[2][1 << 20];
-    char first[200], second[2][200];
-    uint64_t bytes[2] = {sizeof saved[0], sizeof saved[1]};
-    tandem_language *languages[2];
-    tandem_npc *npcs[2];
-    tandem_npc_news news;
+    static const tandem_language_desc as[] = {{0},
+                                              {.cache = TANDEM_CACHE_K8V8, .slots = 2},
+                                              {.cache = TANDEM_CACHE_K4V8, .tokens = 256},
+                                              {.precision = TANDEM_PRECISION_8B}};
+    const char *const sockets[2] = {NULL, daemon_here.socket_path};
+    static char saved[2][BLOB_BYTES];
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        npcs[i] = open_npc(sessions[i], &languages[i]);
-        must(sessions[i], tandem_npc_say(npcs[i], &say));
-        must(sessions[i], listen_to(npcs[i], first, &news));
-        must(sessions[i], tandem_npc_save(npcs[i], saved[i], &bytes[i]));
-        must(sessions[i], tandem_npc_say(npcs[i], &say));
-        must(sessions[i], listen_to(npcs[i], second[i], &news));
-    }
-    assert_string_equal(second[1], second[0]);
-    assert_true(bytes[1] < bytes[0]);
-    for (int i = 0; i < 2; i++)
-        for (int of = 0; of < 2; of++) {
-            char text[200];
+    for (size_t i = 0; i < sizeof as / sizeof *as; i++) {
+        const bool keeps = !as[i].precision;
+        guard guards[2];
+        uint64_t bytes[2];
 
-            must(sessions[i], tandem_npc_restore(npcs[i], saved[of], bytes[of]));
-            must(sessions[i], tandem_npc_say(npcs[i], &say));
-            must(sessions[i], listen_to(npcs[i], text, &news));
-            assert_string_equal(text, second[0]);
+        for (int at = 0; at < 2; at++) {
+            guards[at] = begin_guard(sockets[at], &as[i]);
+            bytes[at] = save_guard(&guards[at], saved[at]);
         }
-    for (int i = 0; i < 2; i++) {
-        must(sessions[i], tandem_npc_destroy(&npcs[i]));
-        must(sessions[i], tandem_language_destroy(&languages[i]));
-        tandem_session_destroy(&sessions[i]);
+        assert_string_equal(guards[1].text, guards[0].text);
+        assert_true(guards[0].news.prompt_tokens > 80 && guards[0].news.read_tokens < 30); /* a page and more was there */
+        assert_true(bytes[1] == bytes[0] && !memcmp(saved[1], saved[0], bytes[0]));
+        assert_true(keeps == (bytes[0] > 20000));
+        for (int at = 0; at < 2; at++)
+            for (int of = 0; of < 2; of++)
+                check_restored(sockets[at], &as[i], saved[of], bytes[of], keeps, &guards[0]);
+        for (int at = 0; at < 2; at++)
+            end_guard(&guards[at]);
     }
+}
+
+/* A tandemd from before there was INSTANCE_STATE: nothing of caches is saved there, and all is read again. */
+static void test_saved_older_daemon(void **state)
+{
+    const tandem_language_desc as = {.cache = TANDEM_CACHE_K8V8};
+    static char whole[BLOB_BYTES], less[BLOB_BYTES];
+    guard here = begin_guard(NULL, &as), there;
+    const uint64_t whole_bytes = save_guard(&here, whole);
+    char path[108];
+    relay old;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s.old", daemon_here.socket_path);
+    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_STATES, NULL);
+    there = begin_guard(path, &as);
+    const uint64_t less_bytes = save_guard(&there, less);
+    end_guard(&there);
+    relay_end(&old);
+    assert_string_equal(there.text, here.text);
+    assert_true(less_bytes < whole_bytes);
+    relay_begin(&old, path, daemon_here.socket_path, TD_WIRE_STATES, NULL);
+    check_restored(path, &as, whole, whole_bytes, false, &here);
+    relay_end(&old);
+    check_restored(daemon_here.socket_path, &as, less, less_bytes, false, &here);
+    end_guard(&here);
+}
+
+static int states_until_end; /* of requests for state: before this one the worker ends; 0: it does not */
+
+static void end_worker_between(td_wire_message *m, int fd)
+{
+    (void)fd;
+    if (m->header.type == TD_WIRE_INSTANCE_STATE && states_until_end && !--states_until_end)
+        assert_int_equal(kill(logged_worker(daemon_here.log_path), SIGKILL), 0);
+}
+
+/* With the next worker, once there is one. */
+static void check_restored_again(guard *g, const char *saved, uint64_t bytes, const guard *expected)
+{
+    tandem_status status;
+
+    for (const uint64_t until = td_now_ns() + 30000000000u;;) {
+        must(g->s, tandem_npc_restore(g->npc, saved, bytes));
+        status = answer(g, "And?");
+        if (status == TANDEM_OK || td_now_ns() > until)
+            break;
+        usleep(10000);
+    }
+    must(g->s, status);
+    assert_string_equal(g->text, expected->text);
+}
+
+/* The worker ends while caches are copied, either way: who saves is told, and then saves what is left; who was restored is told,
+ * and then reads again. */
+static void test_saved_worker_ends(void **state)
+{
+    const tandem_language_desc as = {.cache = TANDEM_CACHE_K8V8};
+    static char saved[BLOB_BYTES], other[BLOB_BYTES];
+    guard here = begin_guard(NULL, &as), g;
+    const uint64_t bytes = save_guard(&here, saved);
+    uint64_t room = BLOB_BYTES;
+    char path[108];
+    relay between;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s.ends", daemon_here.socket_path);
+    relay_begin(&between, path, daemon_here.socket_path, 0, end_worker_between);
+    g = begin_guard(path, &as);
+    must(g.s, answer(&g, question));
+    states_until_end = 2;
+    must_fail(g.s, tandem_npc_save(g.npc, other, &room), TANDEM_ERROR_LOST, "worker");
+    assert_int_equal(states_until_end, 0);
+    room = BLOB_BYTES;
+    must(g.s, tandem_npc_save(g.npc, other, &room));
+    assert_true(room < bytes);
+    check_restored_again(&g, other, room, &here);
+    end_guard(&g);
+    relay_end(&between);
+
+    relay_begin(&between, path, daemon_here.socket_path, 0, end_worker_between);
+    g = begin_guard(path, &as); /* has read nothing */
+    must(g.s, tandem_npc_restore(g.npc, saved, bytes));
+    states_until_end = 2;
+    assert_int_equal(answer(&g, "And?"), TANDEM_ERROR_LOST);
+    assert_int_equal(states_until_end, 0);
+    check_restored_again(&g, saved, bytes, &here);
+    end_guard(&g);
+    relay_end(&between);
+    end_guard(&here);
 }
 
 /* What is more than a file, a pool or a client may have is refused, by name or for its bytes; the worker stays, and so does what is
@@ -625,7 +785,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_characters),
         cmocka_unit_test(test_embeddings), cmocka_unit_test(test_embedding_worker_ends), cmocka_unit_test(test_pools),
-        cmocka_unit_test(test_long_context), cmocka_unit_test(test_saved),     cmocka_unit_test(test_too_much),
+        cmocka_unit_test(test_long_context), cmocka_unit_test(test_saved), cmocka_unit_test(test_saved_older_daemon),
+        cmocka_unit_test(test_saved_worker_ends), cmocka_unit_test(test_too_much),
         cmocka_unit_test(test_other_graphs),
         cmocka_unit_test(test_older_daemon)};
 

@@ -318,7 +318,9 @@ TANDEM_API tandem_status tandem_npc_get_history(tandem_npc *npc, uint32_t *count
 /* Writes a character as bytes, as for a saved game: its history, and what its caches have of it, but for the persona's own
  * pages. *bytes is how many `to` has room for, and then how many there are; to: NULL, to be told that alone.
  * Returns: OK; ARG; BUSY if *bytes was too small, or while it answers; UNSUPPORTED where the host cannot see caches
- *          that are in this process; NOMEM; DEVICE. Of those in tandemd nothing is written: they are read again.
+ *          that are in this process; NOMEM; DEVICE; LOST where tandemd's worker ended meanwhile, with what was read: saved again,
+ *          it is the history alone. That is also all where tandemd is too old to let its caches be seen, or where characters have
+ *          no pages in common.
  * Owner: the caller's bytes.
  * Threads: one at a time for this character.
  * Blocks: for a run of its language that is under way, and while caches are copied. */
@@ -326,8 +328,8 @@ TANDEM_API tandem_status tandem_npc_save(tandem_npc *npc, void *to, uint64_t *by
 
 /* Makes a character what it was when it was saved, in this process or another. It must be of the same model and persona, plain or
  * not, and its language's caches of the same format. What it had read then it does not read again, but for the persona, unless
- * others have read that; where characters have no pages in common, or caches are in tandemd, it reads all again. Bytes may come from
- * anywhere: they are checked, a checksum finds damage, and no other character is ever given what they say.
+ * others have read that; where characters have no pages in common, or tandemd is too old to be given caches, it reads all again. Bytes
+ * may come from anywhere: they are checked, a checksum finds damage, and no other character is ever given what they say.
  * Returns: OK; ARG, also for bytes of another model, persona or format of caches; PROTOCOL for bytes that are none, damaged, or of
  *          a version that is not known here, saying what is wrong; BUSY while it answers; NOMEM. Where it fails nothing has changed.
  * Owner: bytes are copied.
