@@ -277,6 +277,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define GRAPH(p) STEP_REQUEST, p, 22, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define INSTANCE(p) STEP_REQUEST, p, 23, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define PREPARE(p) STEP_REQUEST, p, 24, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
+#define ASK_STATE(p) STEP_REQUEST, p, 34, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+#define STATE(p) ASK_STATE(p), STEP_TURN, 1, STEP_READ, p
 #define END_INSTANCE(p) STEP_REQUEST, p, 25, 0, 0, 0
 #define RUN(p) STEP_RING, p, 4, 0, 0, 0, 0
 #define UNIFORMS(p) STEP_RING, p, 6, 200, 0, 0
@@ -366,6 +368,15 @@ static const struct {
     {"network_unprepared", {CLIENT(0), MODEL(0), INSTANCE(0), STEP_REQUEST, 0, 24, 0, 0, 0, STEP_REQUEST, 0, 24, 0, 0, 0,
                             END_INSTANCE(0), GO_ON, STEP_READ, 0}},
     {"network_without_model", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), STEP_REQUEST, 0, 9, 0, 0, 0, GO_ON, RUN(0), GO_ON}},
+    {"state", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), STATE(0), RUN(0), ASK_STATE(0), GO, STEP_END_JOB, 0, STATE(0),
+               END_INSTANCE(0), GO_ON}},
+    {"state_before_run", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), ASK_STATE(0), ASK_STATE(0), GO, RUN(0), GO, STEP_ANSWER, 0, GO,
+                          STEP_END_JOB, 0, GO_ON, STEP_READ, 0}},
+    {"state_dies", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), ASK_STATE(0), GO, RUN(0), GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14),
+                    GO_ON, STEP_READ, 0, STATE(0), END_INSTANCE(0), END_MEM(0), GO_ON}},
+    {"state_gone", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), ASK_STATE(0), GO, STEP_CLOSE, 0, 0, GO, STEP_ANSWER, 0, GO_ON}},
+    {"state_ends", {CLIENT(0), MEM(0), MODEL(0), INSTANCE(0), ASK_STATE(0), END_MEM(0), END_INSTANCE(0), GO, LATER(21), LATER(21),
+                    STEP_ANSWER, 0, GO_ON}},
     {"network_unmade", {CLIENT(0), MODEL(0), STEP_REQUEST, 0, 23, 0, 0, 0, GO, STEP_WORKER_DIES, 1, 0, GO, STEP_CLOSE, 0, 0,
                         LATER(14), GO_ON}},
     {"gpu_network", {ON_GPU, GPU_CLIENT(0), GPU_MEM(0), GPU_TIMELINE(0, 1), MODEL(0), INSTANCE(0), PREPARE(0), STEP_RING, 0, 4,
