@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
+#include "interop/os/opaque.h"
 #include "kernels/target.h"
 
 const td_way td_ladder[TD_WAYS] = {
@@ -55,6 +56,8 @@ void td_grounds_with_cuda(td_grounds *g, const td_cu_info *cuda)
 {
     g->cuda = *cuda;
     g->no_driver[0] = g->no_gpu[0] = g->no_kernels[0] = 0;
+    if (g->vulkan)
+        td_adapter_check(&g->vulkan->adapter, &cuda->adapter, g->no_gpu, sizeof g->no_gpu);
     td_cubin_for_sm(cuda->sm, g->no_kernels, sizeof g->no_kernels);
 }
 
@@ -204,7 +207,7 @@ static const td_vk_item buffer_device_address = {
     .extension = VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME,
 };
 
-#define NVIDIA "comes with NVIDIA's driver for Linux: update it, and see that no layer hides it"
+#define NVIDIA "comes with NVIDIA's driver: update it, and see that no layer hides it"
 #define ANY_DRIVER "update the device's driver; an engine has to enable it with its device"
 
 /* What is more telling where it is missing stands first: reasons list what is missing in this order. */
@@ -217,7 +220,7 @@ const td_requirement td_requirements[] = {
      .probe = probe_driver},
     {.name = "CUDA on the engine's GPU",
      .ways = CUDA,
-     .buys = "Vulkan and CUDA are on one device, found by its UUID",
+     .buys = "Vulkan and CUDA are on one device, found by its UUID, and on Windows by its LUID and nodes as well",
      .advice = "the engine has to render on the GPU that CUDA knows, or have CUDA_VISIBLE_DEVICES show that one",
      .probe = probe_gpu},
     {.name = "kernels for that GPU",
@@ -250,21 +253,20 @@ const td_requirement td_requirements[] = {
      .buys = "names and labels on what is created and recorded, for validation layers and frame debuggers",
      .advice = "comes with Vulkan's loader and its layers (Debian: libvulkan1, vulkan-validationlayers)",
      .vk = &(const td_vk_item){.name = VK_EXT_DEBUG_UTILS_EXTENSION_NAME, .kind = TD_VK_INSTANCE_EXTENSION}},
-    {.name = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME,
+    {.name = td_opaque_memory_extension,
      .ways = TIMELINE | HOST | ELSEWHERE(TIMELINE),
-     .buys = "the timeline rung, with VK_KHR_external_semaphore_fd, and the host rung: CUDA uses the engine's memory "
-             "without copies",
+     .buys = "the timeline rung, with the same of semaphores, and the host rung: CUDA uses the engine's memory without copies",
      .advice = NVIDIA,
-     .vk = EXTENSION(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME),
+     .vk = EXTENSION(td_opaque_memory_extension),
      .probe = probe_export,
-     .lack = LACK(memory_fd)},
-    {.name = VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME,
+     .lack = LACK(memory_export)},
+    {.name = td_opaque_semaphore_extension,
      .ways = TIMELINE | ELSEWHERE(TIMELINE),
-     .buys = "the timeline rung, with VK_KHR_external_memory_fd: the GPU hands over between Vulkan and CUDA without the host",
+     .buys = "the timeline rung, with the same of memory: the GPU hands over between Vulkan and CUDA without the host",
      .advice = NVIDIA,
-     .vk = EXTENSION(VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME),
+     .vk = EXTENSION(td_opaque_semaphore_extension),
      .probe = probe_enabled,
-     .lack = LACK(semaphore_fd)},
+     .lack = LACK(semaphore_export)},
     {.name = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME,
      .ways = ELSEWHERE(HOST) | CPU(HOST),
      .buys = "sessions on the CPU, where CUDA is not there: it and the device see the same bytes, no copies",
@@ -345,7 +347,12 @@ const td_memory_kind td_memory_kinds[] = {
      .source = TANDEM_MEM_FD,
      .handle = TANDEM_HANDLE_OPAQUE_FD,
      .ways = TIMELINE | HOST | ELSEWHERE(TIMELINE),
-     .needs = "Vulkan, on the device and driver that exported it"},
+     .needs = "Vulkan, on the device and driver that exported it; on Linux"},
+    {.name = "FD, WIN32",
+     .source = TANDEM_MEM_FD,
+     .handle = TANDEM_HANDLE_WIN32,
+     .ways = TIMELINE | HOST | ELSEWHERE(TIMELINE),
+     .needs = "Vulkan, on the device and driver that exported it, as OPAQUE_WIN32; on Windows"},
     {.name = "FD, DMA_BUF",
      .source = TANDEM_MEM_FD,
      .handle = TANDEM_HANDLE_DMA_BUF,
@@ -354,7 +361,7 @@ const td_memory_kind td_memory_kinds[] = {
     {.name = "VULKAN",
      .source = TANDEM_MEM_VULKAN,
      .ways = CUDA | ALL_ELSEWHERE | ALL_CPU,
-     .needs = "Vulkan; an export as OPAQUE_FD on timeline and host, a device address on inline"},
+     .needs = "Vulkan; an export as OPAQUE_FD (Windows: OPAQUE_WIN32) on timeline and host, a device address on inline"},
     {.name = "CUDA",
      .source = TANDEM_MEM_CUDA,
      .ways = TIMELINE | HOST,

@@ -34,6 +34,8 @@ static void free_shared_buffer(td_mem *mem)
 
 void td_mem_free(tandem_session *s, td_mem *mem)
 {
+    if (mem->has_vk)
+        td_vk_mem_forget(s->vk, &mem->vk);
     if (!s->stuck) {
         if (td_is_inline(s) && s->stream)
             td_inline_sync(s->stream);

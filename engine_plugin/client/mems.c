@@ -9,6 +9,7 @@
 
 #include "engine_plugin/client/client.h"
 #include "interop/os/memory.h"
+#include "interop/os/opaque.h"
 
 static tandem_status import_fd(tandem_session *s, td_mem *mem, int fd, uint64_t allocation_bytes, bool dedicated,
                                uint64_t offset, char *why)
@@ -162,24 +163,59 @@ static tandem_status check_range(const tandem_mem_desc *desc, char *why)
     return TANDEM_OK;
 }
 
+/* The descriptor that `desc` has, and what messages call it. */
+typedef struct given_fd {
+    int fd;
+    const char *name;
+    char value[24];
+} given_fd;
+
+static given_fd fd_of(const tandem_mem_desc *desc)
+{
+    given_fd given = {.fd = desc->fd, .name = "desc.fd"};
+
+    if (desc->handle_type == TANDEM_HANDLE_WIN32) {
+        given.fd = td_opaque_fd((td_opaque_handle){.win32 = desc->win32_handle});
+        given.name = "desc.win32_handle";
+        snprintf(given.value, sizeof given.value, "0x%" PRIxPTR, (uintptr_t)desc->win32_handle);
+    } else {
+        snprintf(given.value, sizeof given.value, "%d", desc->fd);
+    }
+    return given;
+}
+
+static tandem_status check_handle_type(const tandem_mem_desc *desc, char *why)
+{
+    if (desc->handle_type > TANDEM_HANDLE_WIN32)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.handle_type is %u; it must be 0 (OPAQUE_FD), 1 (DMA_BUF) or 2 (WIN32)", desc->handle_type);
+    if (desc->handle_type == TANDEM_HANDLE_WIN32 && !td_opaque.is_win32)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.handle_type is 2 (WIN32): this system has file descriptors, not Windows' handles");
+    if (desc->handle_type == TANDEM_HANDLE_OPAQUE_FD && td_opaque.is_win32)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.handle_type is 0 (OPAQUE_FD): this system has Windows' handles, 2 (WIN32), not file descriptors");
+    return TANDEM_OK;
+}
+
 /* What can be told of an fd without a driver: nothing that was exported is a directory, a pipe or a socket, and one
  * that knows its size (a memfd, a dma-buf) must be as long as the engine says. */
-static tandem_status check_fd(const tandem_mem_desc *desc, char *why)
+static tandem_status check_fd(const tandem_mem_desc *desc, const given_fd *given, char *why)
 {
     td_fd_kind kind;
     uint64_t bytes;
 
-    if (!td_fd_look(desc->fd, &kind, &bytes))
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d: %s", desc->fd, strerror(errno));
+    if (!td_fd_look(given->fd, &kind, &bytes))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is %s: %s", given->name, given->value, strerror(errno));
     if (kind == TD_FD_FOLDER || kind == TD_FD_PIPE || kind == TD_FD_SOCKET)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d, a %s and no exported memory", desc->fd,
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is %s, a %s and no exported memory", given->name, given->value,
                        kind == TD_FD_FOLDER ? "directory"
                        : kind == TD_FD_PIPE ? "pipe"
                                             : "socket");
     if ((kind == TD_FD_FILE || bytes) && bytes < desc->allocation_bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "desc.allocation_bytes is %" PRIu64 ", but desc.fd %d has %" PRIu64 " bytes",
-                       desc->allocation_bytes, desc->fd, bytes);
+                       "desc.allocation_bytes is %" PRIu64 ", but %s %s has %" PRIu64 " bytes", desc->allocation_bytes,
+                       given->name, given->value, bytes);
     return TANDEM_OK;
 }
 
@@ -210,31 +246,27 @@ static tandem_status make_dma_buf(tandem_session *s, td_mem *mem, const tandem_m
 
 static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
+    const given_fd given = fd_of(desc);
     char text[TD_WHY_BYTES] = "";
-    tandem_status status;
+    tandem_status status = check_handle_type(desc, why);
 
-    if (desc->handle_type > TANDEM_HANDLE_WIN32)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "desc.handle_type is %u; it must be 0 (OPAQUE_FD), 1 (DMA_BUF) or 2 (WIN32)", desc->handle_type);
-    if (desc->handle_type == TANDEM_HANDLE_WIN32)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "desc.handle_type is 2 (WIN32): this system has file descriptors, not Windows' handles");
-    status = check_range(desc, why);
     if (status == TANDEM_OK)
-        status = check_fd(desc, why);
+        status = check_range(desc, why);
+    if (status == TANDEM_OK)
+        status = check_fd(desc, &given, why);
     if (status != TANDEM_OK)
         return status;
     if (desc->handle_type == TANDEM_HANDLE_DMA_BUF)
         return make_dma_buf(s, mem, desc, why);
     if (is_gpu_elsewhere(s)) {
-        mem->shared.fd = td_fd_dup(desc->fd);
+        mem->shared.fd = td_fd_dup(given.fd);
         mem->shared.owned = mem->shared.opaque = true;
         mem->vk = (td_vk_mem){.memfd = -1,
                               .allocation_bytes = desc->allocation_bytes,
                               .offset = desc->offset_bytes,
                               .dedicated = desc->dedicated};
         return mem->shared.fd >= 0 ? TANDEM_OK
-                                 : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.fd is %d: %s", desc->fd,
+                                 : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%s is %s: %s", given.name, given.value,
                                            strerror(errno));
     }
     if (!s->vk || !takes(s, desc))
@@ -243,13 +275,13 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
                        : td_is_inline(s) ? "the inline rung takes the VkDeviceMemory itself"
                        : !s->cu ? s->ops->no_fd
                                 : "on the copy rung no memory is shared, and an fd has no VkBuffer to copy from");
-    status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
+    status = import_fd(s, mem, given.fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
     if (status == TANDEM_OK)
         return status;
     /* A driver that refuses an fd is not broken: the fd is not what it should be. */
     if (status != TANDEM_ERROR_NOMEM && status != TANDEM_ERROR_LOST)
         status = TANDEM_ERROR_ARG;
-    return td_fail(why, TD_WHY_BYTES, status, "desc.fd is %d, desc.allocation_bytes %" PRIu64 ": %s", desc->fd,
+    return td_fail(why, TD_WHY_BYTES, status, "%s is %s, desc.allocation_bytes %" PRIu64 ": %s", given.name, given.value,
                    desc->allocation_bytes, text);
 }
 

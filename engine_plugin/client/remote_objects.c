@@ -16,7 +16,7 @@
 /* Sharing. */
 
 /* The descriptor of what Vulkan exports is the caller's. */
-static tandem_status export_mem(tandem_session *s, const td_mem *mem, int *fd, char *why)
+static tandem_status export_mem(tandem_session *s, td_mem *mem, int *fd, char *why)
 {
     if (mem->shared.fd > 0) {
         *fd = td_fd_dup(mem->shared.fd);

@@ -94,6 +94,8 @@ void td_timeline_free(tandem_session *s, td_timeline *timeline)
         td_cu_timeline_free(s->cu, &timeline->cu);
     if (td_is_inline(s) && s->stream && !s->stuck)
         td_inline_sync(s->stream);
+    if (s->vk && timeline->semaphore)
+        td_vk_timeline_forget(s->vk, timeline->semaphore);
     if (timeline->owned && timeline->semaphore && !s->stuck && !s->in_use)
         td_vk_timeline_destroy(s->vk, &timeline->semaphore);
     td_session_free(s, timeline, sizeof *timeline);

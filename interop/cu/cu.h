@@ -1,4 +1,4 @@
-/* CUDA without math: the driver API opened at run time, a device found by its UUID, memory and timelines from fds.
+/* CUDA without math: the driver API opened at run time, a device found by its UUID, memory and timelines from descriptors.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -8,7 +8,7 @@
 #ifndef TANDEM_CU_H
 #define TANDEM_CU_H
 
-#include "interop/base.h"
+#include "interop/os/adapter.h"
 
 typedef struct td_cu_device td_cu_device;
 
@@ -25,11 +25,12 @@ typedef struct td_cu_info {
     uint32_t driver_version;  /* of CUDA, as 13000 */
     uint32_t multiprocessors;
     uint64_t memory_bytes;
+    td_adapter adapter;
     bool timelines; /* CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED */
     bool tensor_maps; /* the driver encodes them */
 } td_cu_info;
 
-/* Opens libcuda.so.1 and the device with this UUID (NULL: the first). UNSUPPORTED when there is no driver, or no such
+/* Opens td_library_cuda and the device with this UUID (NULL: the first). UNSUPPORTED when there is no driver, or no such
  * device: `why` says which, and for a foreign UUID prints both. */
 tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why,
                                 size_t why_bytes);
@@ -67,7 +68,7 @@ typedef struct td_cu_mem {
 tandem_status td_cu_mem_alloc(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
 /* Pinned host memory, mapped for the device. */
 tandem_status td_cu_mem_alloc_host(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
-/* Memory exported as OPAQUE_FD by Vulkan: allocation_bytes is VkMemoryAllocateInfo.allocationSize, [offset, offset +
+/* Memory exported by Vulkan, as what td_opaque says: allocation_bytes is VkMemoryAllocateInfo.allocationSize, [offset, offset +
  * bytes) the range to map. `fd` is duplicated: it stays the caller's. */
 tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated,
                                   uint64_t offset, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
@@ -83,7 +84,7 @@ tandem_status td_cu_mem_clear(td_cu_device *device, const td_cu_mem *mem, char *
 /* Undoes any of these, in the right order; zeroes *mem. */
 void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem);
 
-/* A timeline semaphore exported as OPAQUE_FD by Vulkan; `fd` is duplicated. */
+/* A timeline semaphore exported by Vulkan, as what td_opaque says; `fd` is duplicated. */
 typedef struct td_cu_timeline {
     void *external; /* CUexternalSemaphore */
 } td_cu_timeline;

@@ -142,6 +142,16 @@ static tandem_status find_device(td_cu_device *device, const uint8_t *uuid, char
                    seen);
 }
 
+/* None where the system has no such, nor on a device that is no adapter of it. */
+static td_adapter adapter_of(td_cu_device *device)
+{
+    td_adapter adapter = {0};
+
+    adapter.known = device->table.cuDeviceGetLuid && !TD_CU(device, cuDeviceGetLuid, (char *)adapter.luid, &adapter.node_mask,
+                                                           device->ordinal);
+    return adapter.known ? adapter : (td_adapter){0};
+}
+
 static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
 {
     enum { MOST_OF_A_DEVICE = 1 << 24 };
@@ -183,6 +193,7 @@ static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
     device->info.multiprocessors = (uint32_t)values[2];
     device->shared_limit = (uint32_t)values[3];
     device->info.timelines = timelines != 0;
+    device->info.adapter = adapter_of(device);
     device->info.memory_bytes = memory;
     device->info.driver_version = (uint32_t)version;
     return status;

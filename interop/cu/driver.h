@@ -14,6 +14,7 @@
 
 #include "interop/cu/cu.h"
 #include "interop/os/library.h"
+#include "interop/os/opaque.h"
 
 /* The driver's own types. Handles are opaque pointers, a device pointer is 64 bits, a device an ordinal. */
 typedef int td_cu_result;
@@ -37,7 +38,7 @@ typedef struct td_cu_uuid {
 typedef struct td_cu_memory_handle {
     int type;
     union {
-        int fd;
+        td_opaque_handle opaque;
         struct {
             void *handle;
             const void *name;
@@ -57,7 +58,7 @@ static_assert(sizeof(td_cu_memory_buffer) == 88, "CUDA_EXTERNAL_MEMORY_BUFFER_DE
 typedef struct td_cu_semaphore_handle {
     int type;
     union {
-        int fd;
+        td_opaque_handle opaque;
         struct {
             void *handle;
             const void *name;
@@ -137,9 +138,7 @@ enum {
     TD_CU_POINTER_ORDINAL = 9,
     TD_CU_MEMORY_TYPE_DEVICE = 2,
 
-    TD_CU_MEMORY_OPAQUE_FD = 1,
     TD_CU_MEMORY_DEDICATED = 1,
-    TD_CU_SEMAPHORE_TIMELINE_FD = 9,
     TD_CU_HOST_PORTABLE = 1,
     TD_CU_HOST_MAPPED = 2,
     TD_CU_STREAM_NON_BLOCKING = 1,
@@ -183,6 +182,7 @@ typedef enum td_cu_kind {
     X(OTHER, cuDeviceGetUuid, cuDeviceGetUuid, (td_cu_uuid *, td_cu_ordinal))                                       \
     TD_OPTIONAL(OTHER, cuDeviceGetUuid_v2, cuDeviceGetUuid_v2,                                                      \
                 (td_cu_uuid *, td_cu_ordinal)) /* of a MIG slice: its own */                                        \
+    TD_OPTIONAL(OTHER, cuDeviceGetLuid, cuDeviceGetLuid, (char *, unsigned *, td_cu_ordinal)) /* of Windows' */    \
     X(OTHER, cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, td_cu_ordinal))                               \
     X(OTHER, cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, td_cu_ordinal))                                      \
     X(ALLOCATION, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (td_cu_context *, td_cu_ordinal))             \

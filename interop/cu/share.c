@@ -1,10 +1,10 @@
-/* Memory and timelines: allocated here, or imported from file descriptors that Vulkan exported.
+/* Memory and timelines: allocated here, or imported from descriptors that Vulkan exported.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * CUDA owns an fd once it has imported it and leaves it alone when the import fails. So a duplicate is imported, and
- * only a failed import closes it again. What was mapped from an import is freed before the import itself: CUDA does not
- * do that for us.
+ * A duplicate of a descriptor is imported. Where CUDA owns what it has imported (td_opaque.import_takes; it leaves it alone when
+ * the import fails) only a failed import closes it again; elsewhere each does. What was mapped from an import is freed before the
+ * import itself: CUDA does not do that for us.
  */
 #include <errno.h>
 #include <string.h>
@@ -92,9 +92,10 @@ tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t byte
 tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated,
                                   uint64_t offset, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
 {
-    td_cu_memory_handle handle = {.type = TD_CU_MEMORY_OPAQUE_FD, .size = allocation_bytes};
+    td_cu_memory_handle handle = {.type = td_opaque.cuda_memory_type, .size = allocation_bytes};
     td_cu_memory_buffer range = {.offset = offset, .size = bytes};
     td_cu_external_memory external = NULL;
+    int copy = -1;
     tandem_status status;
     uint64_t end;
 
@@ -103,19 +104,20 @@ tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocat
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes %llu + %llu of an allocation of %llu",
                        (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)allocation_bytes);
     handle.flags = dedicated ? TD_CU_MEMORY_DEDICATED : 0;
-    handle.handle.fd = td_fd_dup(fd);
-    if (handle.handle.fd < 0)
+    copy = td_fd_dup(fd);
+    if (copy < 0)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "memory from fd %d: %s", fd, strerror(errno));
     status = td_cu_enter(device, why, why_bytes);
     if (status) {
-        td_fd_close(&handle.handle.fd);
+        td_fd_close(&copy);
         return status;
     }
+    handle.handle.opaque = td_opaque_of(copy);
     status = td_cu_check(device, TD_CU(device, cuImportExternalMemory, &external, &handle), why, why_bytes,
                          "memory from fd %d: cuImportExternalMemory", fd);
-    if (status) {
-        td_fd_close(&handle.handle.fd);
-    } else {
+    if (status || !td_opaque.import_takes)
+        td_fd_close(&copy);
+    if (!status) {
         *out = (td_cu_mem){.external = external, .bytes = bytes, .kind = MEM_IMPORT};
         status = td_cu_check(device, TD_CU(device, cuExternalMemoryGetMappedBuffer, &out->address, external, &range),
                              why, why_bytes, "memory from fd %d: cuExternalMemoryGetMappedBuffer", fd);
@@ -220,26 +222,28 @@ void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem)
 
 tandem_status td_cu_timeline_import_fd(td_cu_device *device, int fd, td_cu_timeline *out, char *why, size_t why_bytes)
 {
-    td_cu_semaphore_handle handle = {.type = TD_CU_SEMAPHORE_TIMELINE_FD};
+    td_cu_semaphore_handle handle = {.type = td_opaque.cuda_timeline_type};
     td_cu_external_semaphore external = NULL;
     tandem_status status;
+    int copy;
 
     *out = (td_cu_timeline){0};
     if (!device->info.timelines)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s has no timeline semaphores in CUDA",
                        device->info.name);
-    handle.handle.fd = td_fd_dup(fd);
-    if (handle.handle.fd < 0)
+    copy = td_fd_dup(fd);
+    if (copy < 0)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a timeline from fd %d: %s", fd, strerror(errno));
+    handle.handle.opaque = td_opaque_of(copy);
     status = td_cu_enter(device, why, why_bytes);
     if (!status) {
         status = td_cu_check(device, TD_CU(device, cuImportExternalSemaphore, &external, &handle), why, why_bytes,
                              "a timeline from fd %d: cuImportExternalSemaphore", fd);
         td_cu_leave(device);
     }
-    if (status)
-        td_fd_close(&handle.handle.fd);
-    else
+    if (status || !td_opaque.import_takes)
+        td_fd_close(&copy);
+    if (!status)
         out->external = external;
     return status;
 }

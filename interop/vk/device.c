@@ -99,6 +99,17 @@ bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysica
     return offers_extension(gipa, instance, physical_device, item->name, item->kind == TD_VK_DEVICE_EXTENSION);
 }
 
+static void note_device(td_vk_caps *caps, const VkPhysicalDeviceIDProperties *id)
+{
+    static_assert(sizeof id->deviceLUID == sizeof caps->adapter.luid, "a LUID has 8 bytes");
+    memcpy(caps->device_uuid, id->deviceUUID, sizeof caps->device_uuid);
+    caps->adapter = (td_adapter){.known = id->deviceLUIDValid};
+    if (!id->deviceLUIDValid)
+        return;
+    memcpy(caps->adapter.luid, id->deviceLUID, sizeof caps->adapter.luid);
+    caps->adapter.node_mask = id->deviceNodeMask;
+}
+
 tandem_status td_vk_identify(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
                              td_vk_caps *caps, char *why, size_t why_bytes)
 {
@@ -115,7 +126,7 @@ tandem_status td_vk_identify(PFN_vkGetInstanceProcAddr gipa, VkInstance instance
                        properties.properties.deviceName, VK_API_VERSION_MAJOR(properties.properties.apiVersion),
                        VK_API_VERSION_MINOR(properties.properties.apiVersion));
     snprintf(caps->name, sizeof caps->name, "%s", properties.properties.deviceName);
-    memcpy(caps->device_uuid, id.deviceUUID, sizeof caps->device_uuid);
+    note_device(caps, &id);
     return TANDEM_OK;
 }
 
@@ -222,13 +233,13 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
 #undef MISSING
 
 #define LOAD(name) (fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name))
-    if (enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME))
-        LOAD(GetMemoryFdKHR);
+    if (enabled(desc, td_opaque_memory_extension))
+        fn->get_memory_handle = (td_vk_get_handle)fn->GetDeviceProcAddr(vk->device, td_opaque.get_memory);
     if (enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) &&
         enabled(desc, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME))
         LOAD(GetMemoryFdPropertiesKHR);
-    if (enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME))
-        LOAD(GetSemaphoreFdKHR);
+    if (enabled(desc, td_opaque_semaphore_extension))
+        fn->get_semaphore_handle = (td_vk_get_handle)fn->GetDeviceProcAddr(vk->device, td_opaque.get_semaphore);
     if (enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
         LOAD(GetMemoryHostPointerPropertiesEXT);
     if (enabled(desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME))
@@ -326,7 +337,7 @@ static void query_properties(td_vk *vk, bool timeline_known, bool driver_known)
     vk->fn.GetPhysicalDeviceProperties2(vk->physical_device, &properties);
     vk->fn.GetPhysicalDeviceMemoryProperties(vk->physical_device, &vk->memory);
     snprintf(vk->caps.name, sizeof vk->caps.name, "%s", properties.properties.deviceName);
-    memcpy(vk->caps.device_uuid, id.deviceUUID, sizeof vk->caps.device_uuid);
+    note_device(&vk->caps, &id);
     memcpy(vk->caps.driver_uuid, id.driverUUID, sizeof vk->caps.driver_uuid);
     vk->caps.driver_id = driver.driverID;
     vk->caps.driver_version = properties.properties.driverVersion;
@@ -356,7 +367,7 @@ static bool buffers_exportable(td_vk *vk)
                                                .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
                                                         VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
                                                         VK_BUFFER_USAGE_TRANSFER_DST_BIT,
-                                               .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+                                               .handleType = (VkExternalMemoryHandleTypeFlagBits)td_opaque.memory_type};
     VkExternalBufferProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
 
     vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &info, &properties);
@@ -369,7 +380,8 @@ static bool timelines_exportable(td_vk *vk)
                                       .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
     VkPhysicalDeviceExternalSemaphoreInfo info = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_SEMAPHORE_INFO,
                                                   .pNext = &type,
-                                                  .handleType = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
+                                                  .handleType =
+                                                      (VkExternalSemaphoreHandleTypeFlagBits)td_opaque.semaphore_type};
     VkExternalSemaphoreProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_SEMAPHORE_PROPERTIES};
 
     vk->fn.GetPhysicalDeviceExternalSemaphoreProperties(vk->physical_device, &info, &properties);
@@ -404,14 +416,12 @@ static void find_lacks(td_vk *vk, const td_vk_desc *desc)
 
     lacks->timeline_feature = caps->timeline ? NULL : "is not enabled";
     lacks->address_feature = addresses_enabled(desc) ? NULL : "is not enabled";
-    lacks->memory_fd =
-        lack_of_extension(vk, desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, fn->GetMemoryFdKHR != NULL);
-    if (!lacks->memory_fd && !buffers_exportable(vk))
-        lacks->memory_fd = "is enabled, but the driver cannot export buffers";
-    lacks->semaphore_fd =
-        lack_of_extension(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, fn->GetSemaphoreFdKHR != NULL);
-    if (!lacks->semaphore_fd && caps->timeline && !timelines_exportable(vk))
-        lacks->semaphore_fd = "is enabled, but the driver cannot export timeline semaphores";
+    lacks->memory_export = lack_of_extension(vk, desc, td_opaque_memory_extension, fn->get_memory_handle != NULL);
+    if (!lacks->memory_export && !buffers_exportable(vk))
+        lacks->memory_export = "is enabled, but the driver cannot export buffers";
+    lacks->semaphore_export = lack_of_extension(vk, desc, td_opaque_semaphore_extension, fn->get_semaphore_handle != NULL);
+    if (!lacks->semaphore_export && caps->timeline && !timelines_exportable(vk))
+        lacks->semaphore_export = "is enabled, but the driver cannot export timeline semaphores";
     lacks->memory_host = lack_of_extension(vk, desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME,
                                            fn->GetMemoryHostPointerPropertiesEXT != NULL);
     lacks->dma_buf = lack_of_extension(vk, desc, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME,
@@ -428,8 +438,8 @@ static void find_lacks(td_vk *vk, const td_vk_desc *desc)
                                                  fn->CmdCuLaunchKernelNVX);
     if (!lacks->address_feature && !fn->GetBufferDeviceAddress)
         lacks->address_feature = "is enabled, but the driver lacks vkGetBufferDeviceAddress";
-    caps->export_memory = !lacks->memory_fd;
-    caps->export_timeline = caps->timeline && !lacks->semaphore_fd;
+    caps->export_memory = !lacks->memory_export;
+    caps->export_timeline = caps->timeline && !lacks->semaphore_export;
     caps->import_host = !lacks->memory_host;
     caps->import_dma_buf = !lacks->dma_buf;
     caps->push_descriptor = !lacks->push_descriptor;
@@ -509,6 +519,7 @@ void td_vk_close(td_vk **vk)
     }
     if (!(*vk)->in_use)
         td_vk_pipelines_free(*vk);
+    td_vk_exports_free(*vk);
     pthread_mutex_destroy(&(*vk)->lock);
     free(*vk);
     *vk = NULL;

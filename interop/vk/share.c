@@ -217,11 +217,11 @@ tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFl
 {
     VkPhysicalDeviceExternalBufferInfo query = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
                                                 .usage = usage,
-                                                .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+                                                .handleType = (VkExternalMemoryHandleTypeFlagBits)td_opaque.memory_type};
     VkExternalBufferProperties answer = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
     VkMemoryDedicatedAllocateInfo dedicated = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
     VkExportMemoryAllocateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
-                                         .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+                                         .handleTypes = td_opaque.memory_type};
     VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &export};
     td_vk_mem mem = {.bytes = bytes, .owned = true, .memfd = -1};
     VkExternalMemoryFeatureFlags features;
@@ -236,7 +236,7 @@ tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFl
         return status;
     if (!vk->caps.export_memory)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s %s",
-                       VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.lacks.memory_fd);
+                       td_opaque_memory_extension, vk->caps.lacks.memory_export);
     vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &query, &answer);
     features = answer.externalMemoryProperties.externalMemoryFeatures;
     if (!(features & VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT))
@@ -547,7 +547,7 @@ tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocati
     status = create_buffer(
         vk, bytes,
         VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
-        vk->caps.export_memory ? VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT : 0, &mem.buffer, why, why_bytes);
+        vk->caps.export_memory ? td_opaque.memory_type : 0, &mem.buffer, why, why_bytes);
     if (status != TANDEM_OK)
         goto fail;
     needs = requirements(vk, mem.buffer, &ignored);
@@ -571,12 +571,8 @@ fail:
     return status;
 }
 
-tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char *why, size_t why_bytes)
+tandem_status td_vk_mem_export_fd(td_vk *vk, td_vk_mem *mem, int *fd, char *why, size_t why_bytes)
 {
-    VkMemoryGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
-                                 .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
-    VkResult result;
-
     if (!fd)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "fd is NULL");
     *fd = -1;
@@ -585,17 +581,22 @@ tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char
     if (!mem || !mem->memory)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem has no memory");
     if (mem->host)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem is host memory: it has no OPAQUE_FD");
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem is host memory: it has no %s", td_opaque.name);
     if (!vk->caps.export_memory)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s %s",
-                       VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.lacks.memory_fd);
-    info.memory = mem->memory;
-    result = vk->fn.GetMemoryFdKHR(vk->device, &info, fd);
-    if (result != VK_SUCCESS) {
-        *fd = -1;
-        return td_vk_result(result, "vkGetMemoryFdKHR", why, why_bytes);
-    }
-    return TANDEM_OK;
+                       td_opaque_memory_extension, vk->caps.lacks.memory_export);
+    return td_vk_export(vk,
+                        &(td_vk_handle_info){.sType = (VkStructureType)td_opaque.get_memory_struct,
+                                             .object = (uint64_t)mem->memory,
+                                             .type = td_opaque.memory_type},
+                        &mem->exported, fd, why, why_bytes);
+}
+
+void td_vk_mem_forget(td_vk *vk, td_vk_mem *mem)
+{
+    if (mem->exported)
+        td_vk_export_end(vk, td_opaque.get_memory_struct, (uint64_t)mem->memory, false);
+    mem->exported = false;
 }
 
 void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
@@ -603,6 +604,7 @@ void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
     if (!mem)
         return;
     if (vk) {
+        td_vk_mem_forget(vk, mem);
         if (mem->buffer && !mem->engines_buffer)
             vk->fn.DestroyBuffer(vk->device, mem->buffer, NULL);
         if (mem->owned && mem->memory)
@@ -621,15 +623,15 @@ static tandem_status no_export(const td_vk *vk, char *why, size_t why_bytes)
     const td_vk_lacks *lacks = &vk->caps.lacks;
 
     return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s %s",
-                   lacks->semaphore_fd ? VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME : "timelineSemaphore",
-                   lacks->semaphore_fd ? lacks->semaphore_fd : lacks->timeline_feature);
+                   lacks->semaphore_export ? td_opaque_semaphore_extension : "timelineSemaphore",
+                   lacks->semaphore_export ? lacks->semaphore_export : lacks->timeline_feature);
 }
 
 tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why,
                                     size_t why_bytes)
 {
     VkExportSemaphoreCreateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_SEMAPHORE_CREATE_INFO,
-                                          .handleTypes = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
+                                          .handleTypes = td_opaque.semaphore_type};
     VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                       .pNext = exportable ? &export : NULL,
                                       .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
@@ -658,10 +660,7 @@ tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable
 
 tandem_status td_vk_timeline_export_fd(td_vk *vk, VkSemaphore semaphore, int *fd, char *why, size_t why_bytes)
 {
-    VkSemaphoreGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_GET_FD_INFO_KHR,
-                                    .semaphore = semaphore,
-                                    .handleType = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
-    VkResult result;
+    bool counted = true; /* td_vk_timeline_forget() ends all */
 
     if (!fd)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "fd is NULL");
@@ -672,20 +671,26 @@ tandem_status td_vk_timeline_export_fd(td_vk *vk, VkSemaphore semaphore, int *fd
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "semaphore is VK_NULL_HANDLE");
     if (!vk->caps.export_timeline)
         return no_export(vk, why, why_bytes);
-    result = vk->fn.GetSemaphoreFdKHR(vk->device, &info, fd);
-    if (result != VK_SUCCESS) {
-        *fd = -1;
-        return td_vk_result(result, "vkGetSemaphoreFdKHR", why, why_bytes);
-    }
-    return TANDEM_OK;
+    return td_vk_export(vk,
+                        &(td_vk_handle_info){.sType = (VkStructureType)td_opaque.get_semaphore_struct,
+                                             .object = (uint64_t)semaphore,
+                                             .type = td_opaque.semaphore_type},
+                        &counted, fd, why, why_bytes);
+}
+
+void td_vk_timeline_forget(td_vk *vk, VkSemaphore semaphore)
+{
+    td_vk_export_end(vk, td_opaque.get_semaphore_struct, (uint64_t)semaphore, true);
 }
 
 void td_vk_timeline_destroy(td_vk *vk, VkSemaphore *semaphore)
 {
     if (!semaphore)
         return;
-    if (vk && *semaphore)
+    if (vk && *semaphore) {
+        td_vk_timeline_forget(vk, *semaphore);
         vk->fn.DestroySemaphore(vk->device, *semaphore, NULL);
+    }
     *semaphore = VK_NULL_HANDLE;
 }
 

@@ -7,6 +7,9 @@
 #ifndef TANDEM_VK_TABLE_H
 #define TANDEM_VK_TABLE_H
 
+#include <assert.h>
+
+#include "interop/os/opaque.h"
 #include "interop/os/thread.h"
 #include "interop/vk/vk.h"
 
@@ -66,9 +69,7 @@
 
 /* Present only where the capability of that name is. */
 #define TD_VK_OPTIONAL_FUNCTIONS(X)                                                                                    \
-    X(GetMemoryFdKHR)                                                                                                  \
     X(GetMemoryFdPropertiesKHR)                                                                                        \
-    X(GetSemaphoreFdKHR)                                                                                               \
     X(GetMemoryHostPointerPropertiesEXT)                                                                               \
     X(CmdPushDescriptorSetKHR)                                                                                         \
     X(GetCalibratedTimestampsEXT)                                                                                      \
@@ -82,7 +83,19 @@
     X(CmdBeginDebugUtilsLabelEXT)                                                                                      \
     X(CmdEndDebugUtilsLabelEXT)
 
+/* What vkGetMemoryFdKHR, vkGetMemoryWin32HandleKHR and those of semaphores take: their structs have the same members. */
+typedef struct td_vk_handle_info {
+    VkStructureType sType;
+    const void *pNext;
+    uint64_t object; /* VkDeviceMemory, VkSemaphore */
+    uint32_t type;   /* VkExternalMemoryHandleTypeFlagBits, VkExternalSemaphore.. */
+} td_vk_handle_info;
+static_assert(sizeof(td_vk_handle_info) == sizeof(VkMemoryGetFdInfoKHR), "and VkMemoryGetWin32HandleInfoKHR");
+static_assert(sizeof(td_vk_handle_info) == sizeof(VkSemaphoreGetFdInfoKHR), "and VkSemaphoreGetWin32HandleInfoKHR");
+typedef VkResult(VKAPI_PTR *td_vk_get_handle)(VkDevice device, const td_vk_handle_info *info, td_opaque_handle *handle);
+
 typedef struct td_vk_table {
+    td_vk_get_handle get_memory_handle, get_semaphore_handle; /* those of td_opaque, or NULL */
 #define X(name) PFN_vk##name name;
     TD_VK_INSTANCE_FUNCTIONS(X)
     TD_VK_DEVICE_FUNCTIONS(X)
@@ -131,6 +144,13 @@ struct td_vk {
 
 /* report.c: the status for a failed call, and the text "vkCall: VK_RESULT". */
 tandem_status td_vk_result(VkResult result, const char *call, char *why, size_t why_bytes);
+
+/* export.c: a descriptor of an object, by the function of td_opaque that gives them; the caller closes it. *counted: whether the
+ * caller is one of its users already; it is then, if anything was kept. Any thread. */
+tandem_status td_vk_export(td_vk *vk, const td_vk_handle_info *info, bool *counted, int *fd, char *why, size_t why_bytes);
+/* One user less, or none; before the object can be destroyed. td_vk_exports_free() does it for all objects. */
+void td_vk_export_end(td_vk *vk, int32_t kind, uint64_t object, bool all_users);
+void td_vk_exports_free(td_vk *vk);
 
 /* Makes it the first time; td_vk_close() frees it. Any thread. */
 tandem_status td_vk_pipeline_get(td_vk *vk, td_vk_program program, td_vk_pipeline *out, char *why, size_t why_bytes);

@@ -9,7 +9,7 @@
 
 #include <vulkan/vulkan_core.h>
 
-#include "interop/base.h"
+#include "interop/os/adapter.h"
 
 typedef struct td_vk_desc {
     PFN_vkGetInstanceProcAddr get_instance_proc_addr;
@@ -26,8 +26,8 @@ enum { TD_VK_FAMILIES = 16 }; /* most of them together */
 
 /* Why something cannot be used: a literal that goes on from its name, as "is not enabled"; NULL: it can. */
 typedef struct td_vk_lacks {
-    const char *memory_fd;        /* VK_KHR_external_memory_fd, for OPAQUE_FD buffers */
-    const char *semaphore_fd;     /* VK_KHR_external_semaphore_fd, for OPAQUE_FD timelines, where there are timelines */
+    const char *memory_export;    /* td_opaque_memory_extension, for buffers */
+    const char *semaphore_export; /* td_opaque_semaphore_extension, for timelines, where there are timelines */
     const char *memory_host;      /* VK_EXT_external_memory_host */
     const char *dma_buf;          /* VK_EXT_external_memory_dma_buf, with VK_KHR_external_memory_fd */
     const char *push_descriptor;  /* VK_KHR_push_descriptor */
@@ -41,9 +41,10 @@ typedef struct td_vk_lacks {
 typedef struct td_vk_caps {
     char name[256];
     uint8_t device_uuid[16], driver_uuid[16];
+    td_adapter adapter;
     uint32_t driver_id, driver_version; /* driver_id: VkDriverId, 0 below Vulkan 1.2 */
-    bool export_memory;      /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
-    bool export_timeline;    /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
+    bool export_memory;      /* td_opaque_memory_extension, and such buffers are exportable */
+    bool export_timeline;    /* td_opaque_semaphore_extension, and such timelines are exportable */
     bool import_host;        /* VK_EXT_external_memory_host */
     bool import_dma_buf;     /* VK_EXT_external_memory_dma_buf, with VK_KHR_external_memory_fd */
     bool timeline;           /* timelineSemaphore: without it td_vk_timeline_*() must not be called */
@@ -77,7 +78,7 @@ typedef struct td_vk_item {
 bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
                   const td_vk_item *item);
 
-/* Name and UUID of a device that nobody has made yet; UNSUPPORTED below Vulkan 1.1. */
+/* Name, UUID and adapter of a device that nobody has made yet; UNSUPPORTED below Vulkan 1.1. */
 tandem_status td_vk_identify(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
                              td_vk_caps *caps, char *why, size_t why_bytes);
 
@@ -104,6 +105,7 @@ typedef struct td_vk_mem {
     uint64_t allocation_bytes, offset, bytes;
     bool dedicated;
     bool owned; /* the VkDeviceMemory is ours to free */
+    bool exported; /* td_vk_mem_export_fd() gave a descriptor of it */
     void *host; /* mapped address, or NULL */
     int memfd;  /* of td_vk_mem_create_host; 0 or less: none */
     uint64_t address; /* of the buffer on the device, once td_vk_address_memory() was called; else 0 */
@@ -123,7 +125,7 @@ tandem_status td_vk_mem_create_mapped(td_vk *vk, uint64_t bytes, VkBufferUsageFl
 tandem_status td_vk_mem_create_near(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                     size_t why_bytes);
 
-/* Device-local memory, exportable as OPAQUE_FD, with the External*CreateInfo on buffer and allocation; dedicated where
+/* Device-local memory, exportable as td_opaque, with the External*CreateInfo on buffer and allocation; dedicated where
  * the driver asks. */
 tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                       size_t why_bytes);
@@ -145,8 +147,10 @@ tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocati
 tandem_status td_vk_mem_wrap_buffer(td_vk *vk, VkBuffer buffer, VkDeviceMemory memory, uint64_t allocation_bytes,
                                     uint64_t offset, uint64_t bytes, bool dedicated, td_vk_mem *out, char *why,
                                     size_t why_bytes);
-/* An OPAQUE_FD of this memory; the caller closes it. */
-tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char *why, size_t why_bytes);
+/* A descriptor of this memory, which is what td_opaque says; the caller closes it. */
+tandem_status td_vk_mem_export_fd(td_vk *vk, td_vk_mem *mem, int *fd, char *why, size_t why_bytes);
+/* What is left to a device that may use it: its memory may be freed by others, whatever was exported of it. */
+void td_vk_mem_forget(td_vk *vk, td_vk_mem *mem);
 /* Undoes any of these; accepts half-made ones; zeroes *mem. */
 void td_vk_mem_free(td_vk *vk, td_vk_mem *mem);
 
@@ -154,6 +158,8 @@ void td_vk_mem_free(td_vk *vk, td_vk_mem *mem);
 tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why,
                                     size_t why_bytes);
 tandem_status td_vk_timeline_export_fd(td_vk *vk, VkSemaphore semaphore, int *fd, char *why, size_t why_bytes);
+/* A semaphore of the engine's that was exported is not used here any more: it may be destroyed. */
+void td_vk_timeline_forget(td_vk *vk, VkSemaphore semaphore);
 void td_vk_timeline_destroy(td_vk *vk, VkSemaphore *semaphore);
 /* OK, LOST on VK_ERROR_DEVICE_LOST, DEVICE on any other error. */
 tandem_status td_vk_timeline_value(td_vk *vk, VkSemaphore semaphore, uint64_t *value);

@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 fake_cuda fake_cuda_driver = {.device_count = 1};
 
@@ -104,6 +102,16 @@ CALL(cuDeviceGetUuid, td_cu_uuid *uuid, td_cu_ordinal ordinal)
 CALL(cuDeviceGetUuid_v2, td_cu_uuid *uuid, td_cu_ordinal ordinal)
 {
     return fake_cuDeviceGetUuid(uuid, ordinal);
+}
+
+CALL(cuDeviceGetLuid, char *luid, unsigned *node_mask, td_cu_ordinal ordinal)
+{
+    (void)ordinal;
+    if (!fake_cuda_driver.adapter.known)
+        return NOT_SUPPORTED;
+    memcpy(luid, fake_cuda_driver.adapter.luid, sizeof fake_cuda_driver.adapter.luid);
+    *node_mask = fake_cuda_driver.adapter.node_mask;
+    return TD_CU_SUCCESS;
 }
 
 CALL(cuDeviceGetAttribute, int *value, int attribute, td_cu_ordinal ordinal)
@@ -426,12 +434,12 @@ CALL(cuImportExternalMemory, td_cu_external_memory *out, const td_cu_memory_hand
 {
     td_cu_external_memory m;
 
-    if (handle->type != TD_CU_MEMORY_OPAQUE_FD || !handle->size)
+    if (handle->type != td_opaque.cuda_memory_type || !handle->size)
         return INVALID_VALUE;
     m = __real_calloc(1, sizeof *m);
     m->size = handle->size;
     m->bytes = __real_aligned_alloc(4096, (handle->size + 4095) & ~4095ull);
-    __real_close(handle->handle.fd); /* the driver's now */
+    fake_handle_taken(handle->handle.opaque);
     fake_add(OBJECT_IMPORT, m);
     *out = m;
     return TD_CU_SUCCESS;
@@ -454,29 +462,18 @@ CALL(cuDestroyExternalMemory, td_cu_external_memory m)
     return TD_CU_SUCCESS;
 }
 
-int fake_cuda_semaphore_fd(VkSemaphore semaphore)
-{
-    int fd = __real_memfd_create("fake semaphore", MFD_CLOEXEC);
-
-    if (fd >= 0 && write(fd, &semaphore, sizeof semaphore) != (ssize_t)sizeof semaphore) {
-        __real_close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
 CALL(cuImportExternalSemaphore, td_cu_external_semaphore *out, const td_cu_semaphore_handle *handle)
 {
     td_cu_external_semaphore s;
 
-    if (handle->type != TD_CU_SEMAPHORE_TIMELINE_FD)
+    if (handle->type != td_opaque.cuda_timeline_type)
         return INVALID_VALUE;
     s = __real_calloc(1, sizeof *s);
-    if (pread(handle->handle.fd, &s->semaphore, sizeof s->semaphore, 0) != (ssize_t)sizeof s->semaphore) {
+    if (!fake_handle_read(handle->handle.opaque, &s->semaphore)) {
         __real_free(s);
         return INVALID_VALUE;
     }
-    __real_close(handle->handle.fd);
+    fake_handle_taken(handle->handle.opaque);
     fake_add(OBJECT_SEMAPHORE, s);
     *out = s;
     return TD_CU_SUCCESS;

@@ -17,6 +17,7 @@ enum { FAKE_CUDA_DEVICES = 3 };
 typedef struct fake_cuda {
     int device_count;
     uint8_t uuids[FAKE_CUDA_DEVICES][16];
+    td_adapter adapter; /* of each; not known: none, as on Linux */
     int retained_ordinal;       /* of the last primary context */
     const td_vk_table *vulkan;  /* where the semaphores behind its timelines live */
     VkDevice device;

@@ -15,6 +15,7 @@
 #define INVALID_VALUE 1
 #define ILLEGAL_ADDRESS 700
 #define LAUNCH_FAILED 719
+#define NOT_SUPPORTED 801
 #define SHARED_BYTES 232448
 #define CALL(name, ...) td_cu_result fake_##name(__VA_ARGS__)
 #define DECLARE(kind, name, symbol, parameters) td_cu_result fake_##name parameters;
@@ -93,6 +94,10 @@ struct td_cu_function_st {
 struct td_cu_module_st {
     struct td_cu_function_st functions[FUNCTIONS];
 };
+
+/* The semaphore that a descriptor stands for; false: none. And what becomes of one that was imported: by the system's rules. */
+bool fake_handle_read(td_opaque_handle handle, VkSemaphore *semaphore);
+void fake_handle_taken(td_opaque_handle handle);
 
 /* What a context holds: it goes with the last that retains it. */
 

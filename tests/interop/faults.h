@@ -14,8 +14,7 @@
 
 #include "interop/cu/driver.h"
 #include "interop/vk/table.h"
-#include "kernels/attention/attention.h"
-#include "kernels/target.h"
+#include "tests/interop/fake_kernels.h"
 
 /* What may fail; or'ed. A look-up fails by finding nothing. */
 typedef enum fault_kind {
@@ -71,6 +70,7 @@ typedef struct fault_barrier {
 void fault_vulkan(PFN_vkGetInstanceProcAddr gipa);
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const char *name);
 const td_vk_table *fault_vulkan_real(void);
+PFN_vkGetMemoryFdKHR fault_get_memory_fd(void);
 /* Held around calls on semaphores: the validation layer (1.3.239) stalls for 10 s where one thread signals what another
  * reads. */
 extern pthread_mutex_t fault_semaphores;
@@ -101,9 +101,6 @@ void fault_kernels(const td_cubin *kernels);
 bool fault_looked_up(const char *part_of_name);
 /* How often dlopen() was asked for CUDA. */
 int fault_cuda_opened(void);
-
-/* Attention of one head, 64 rows by 64 keys, for plans that only a fake computes. */
-tandem_attention fault_attention(uint32_t dtype, uint32_t head_dim, uint32_t precision);
 
 /* What the linker leaves us for the wrapped functions. */
 void *__real_malloc(size_t bytes);

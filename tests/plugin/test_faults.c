@@ -508,6 +508,7 @@ static bool may_be_done_without(const char *call)
         "cuFuncLoad",
         "cuTensorMapEncodeTiled", /* plans have other kernels then */
         "cuDeviceGetUuid_v2",
+        "cuDeviceGetLuid", /* the UUID alone decides then, as everywhere but on Windows */
         "cuStreamQuery",
         "cuStreamCreateWithPriority",
         "cuCtxGetStreamPriorityRange",

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
+#include "interop/os/opaque.h"
 
 /* A machine that has everything. */
 static td_vk_caps all_of_vulkan;
@@ -78,7 +79,7 @@ static void test_everything_and_nothing(void **state)
 {
     static const char no_driver[] = "no CUDA here: no driver";
     td_grounds g = everything();
-    char why[TD_WHY_BYTES];
+    char why[TD_WHY_BYTES], expected[TD_WHY_BYTES];
     uint32_t open = 0;
 
     (void)state;
@@ -104,11 +105,55 @@ static void test_everything_and_nothing(void **state)
     assert_string_equal(why, no_driver);
     /* And all that is missing is. */
     g = everything();
-    all_of_vulkan.lacks.memory_fd = "is not enabled";
-    all_of_vulkan.lacks.semaphore_fd = "is not offered by the driver";
+    all_of_vulkan.lacks.memory_export = "is not enabled";
+    all_of_vulkan.lacks.semaphore_export = "is not offered by the driver";
     assert_false(td_way_is_open((td_way){TD_DEVICE_CUDA, TD_SHARING_TIMELINE}, &g, why));
-    assert_string_equal(why, "'a GPU' cannot share its memory with CUDA: VK_KHR_external_memory_fd is not enabled, "
-                             "VK_KHR_external_semaphore_fd is not offered by the driver");
+    snprintf(expected, sizeof expected,
+             "'a GPU' cannot share its memory with CUDA: %s is not enabled, %s is not offered by the driver", td_opaque_memory_extension, td_opaque_semaphore_extension);
+    assert_string_equal(why, expected);
+}
+
+/* Of two devices with one UUID, on adapters that both drivers know, only the same one will do. */
+static void test_adapters(void **state)
+{
+    static const td_adapter here = {.known = true, .luid = {1, 2, 3, 4, 5, 6, 7, 8}, .node_mask = 1};
+    static const struct {
+        td_adapter vulkan, cuda;
+        const char *says; /* NULL: they match */
+    } cases[] = {
+        {{0}, {0}, NULL},
+        {here, {0}, NULL},
+        {{0}, here, NULL},
+        {here, here, NULL},
+        {here, {.known = true, .luid = {1, 2, 3, 4, 5, 6, 7, 9}, .node_mask = 1},
+         "Vulkan's device is the adapter of LUID 08070605-04030201, node mask 0x1, "
+         "CUDA's that of LUID 09070605-04030201, node mask 0x1"},
+        {here, {.known = true, .luid = {1, 2, 3, 4, 5, 6, 7, 8}, .node_mask = 2},
+         "Vulkan's device is the adapter of LUID 08070605-04030201, node mask 0x1, "
+         "CUDA's that of LUID 08070605-04030201, node mask 0x2"},
+    };
+    char why[TD_WHY_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_grounds g = everything();
+        const td_cu_info cuda = {.name = "a GPU", .timelines = true, .adapter = cases[i].cuda};
+
+        all_of_vulkan.adapter = cases[i].vulkan;
+        td_grounds_with_cuda(&g, &cuda);
+        g.no_kernels[0] = 0;
+        for (int w = 0; w < TD_WAYS; w++) {
+            const bool open = td_way_is_open(td_ladder[w], &g, why);
+
+            assert_true(open == (!cases[i].says || td_ladder[w].device != TD_DEVICE_CUDA));
+            if (!open)
+                assert_non_null(strstr(why, cases[i].says));
+        }
+        /* Without Vulkan there is nobody to share with. */
+        g.vulkan = NULL;
+        td_grounds_with_cuda(&g, &cuda);
+        assert_string_equal(g.no_gpu, "");
+    }
 }
 
 /* One word for each way, and what is asked by that word. */
@@ -252,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_everything_and_nothing),
+        cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_document),
         cmocka_unit_test(test_memory_in_document),

@@ -230,9 +230,9 @@ typedef enum tandem_mem_source {
     TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
     TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA; on the
                               copy rung it has no VkBuffer: the host fills and reads it itself */
-    TANDEM_MEM_FD = 2,     /* `fd`, of `handle_type`; stays the caller's */
+    TANDEM_MEM_FD = 2,     /* `fd`, or `win32_handle`, of `handle_type`; stays the caller's */
     /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
-     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. Where the
+     * enabled (Windows: as OPAQUE_WIN32, VK_KHR_external_memory_win32, and not exported by anybody else), and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. Where the
      * CPU computes, or a daemon that shares no memory of the device, its bytes are copied as on the copy rung: by each release
      * and acquire. There, and on the inline rung, a dedicated allocation needs `vulkan_buffer` */
     TANDEM_MEM_VULKAN = 3,
@@ -247,7 +247,7 @@ typedef enum tandem_handle {
      * as CUDA imports none. As memory of VULKAN, it has a VkBuffer, and is copied where that is. Nothing but the engine's points
      * says when who else uses it is through. Without Vulkan: map it, and give it as HOST. */
     TANDEM_HANDLE_DMA_BUF = 1,
-    TANDEM_HANDLE_WIN32 = 2      /* `win32_handle`, an OPAQUE_WIN32, which a GPU on Windows would share: UNSUPPORTED so far */
+    TANDEM_HANDLE_WIN32 = 2 /* as OPAQUE_FD, on Windows alone, which has no other: `win32_handle` is an OPAQUE_WIN32 of Vulkan's */
 } tandem_handle;
 
 typedef struct tandem_mem_desc {
@@ -304,7 +304,8 @@ typedef struct tandem_timeline_desc {
     uint32_t struct_bytes;
     uint32_t signaller;         /* tandem_signaller */
     uint64_t initial_value;    /* of one that the session makes; the engine's has its own */
-    uint64_t vulkan_semaphore; /* an exportable timeline VkSemaphore of the engine's, cast; 0: the session makes one */
+    uint64_t vulkan_semaphore; /* an exportable timeline VkSemaphore of the engine's, cast, which on Windows nobody else has
+                                  exported; 0: the session makes one */
 } tandem_timeline_desc;
 
 /* Makes or shares a timeline. Use one for each direction: waits of jobs on the engine's, their signals on the

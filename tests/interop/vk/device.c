@@ -92,8 +92,9 @@ static void test_open_says_what_is_missing(void **state)
     assert_false(td_vk_get_caps(out)->import_host);
     assert_false(td_vk_get_caps(out)->push_descriptor);
     assert_false(td_vk_get_caps(out)->calibrated);
-    assert_string_equal(td_vk_get_caps(out)->lacks.memory_fd, caps->lacks.memory_fd ? caps->lacks.memory_fd : "is not enabled");
-    assert_non_null(strstr(td_vk_get_caps(out)->lacks.semaphore_fd, "is not "));
+    assert_string_equal(td_vk_get_caps(out)->lacks.memory_export,
+                        caps->lacks.memory_export ? caps->lacks.memory_export : "is not enabled");
+    assert_non_null(strstr(td_vk_get_caps(out)->lacks.semaphore_export, "is not "));
     assert_string_equal(td_vk_get_caps(out)->lacks.address_feature, "is not enabled");
     assert_null(td_vk_get_caps(out)->lacks.timeline_feature);
     assert_fails(td_vk_mem_create_export(out, 4096, STORAGE, &mem, why, sizeof why), TANDEM_ERROR_UNSUPPORTED,
@@ -116,7 +117,7 @@ static void test_open_says_what_is_missing(void **state)
     fault.hidden = "vkGetMemoryFdKHR";
     assert_ok(td_vk_open(&desc, NULL, &out, why, sizeof why));
     assert_false(td_vk_get_caps(out)->export_memory);
-    assert_true(caps->lacks.memory_fd || strstr(td_vk_get_caps(out)->lacks.memory_fd, "lacks functions"));
+    assert_true(caps->lacks.memory_export || strstr(td_vk_get_caps(out)->lacks.memory_export, "lacks functions"));
     td_vk_close(&out);
     fault.hidden = NULL;
 }
@@ -209,7 +210,7 @@ static void test_caps(void **state)
                   caps->name, caps->export_memory, caps->export_timeline, caps->import_host, caps->push_descriptor,
                   caps->calibrated, caps->debug_utils);
     assert_string_equal(caps->name, gpu.name);
-    assert_true(caps->export_memory == !caps->lacks.memory_fd && caps->export_timeline == !caps->lacks.semaphore_fd);
+    assert_true(caps->export_memory == !caps->lacks.memory_export && caps->export_timeline == !caps->lacks.semaphore_export);
     assert_true(caps->max_storage_range >= 1 << 27);
     assert_true(caps->timestamp_period > 0);
     if (caps->import_host)

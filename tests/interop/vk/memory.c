@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <fcntl.h>
 
+#include "interop/os/opaque.h"
+#include "interop/vk/table.h"
 #include "tests/interop/vk/rig.h"
 #include "tests/limits.h"
 
@@ -419,6 +421,25 @@ static void test_exported_timeline(void **state)
     assert_fails(td_vk_timeline_export_fd(vk, semaphore, NULL, why, sizeof why), TANDEM_ERROR_ARG, "fd");
 }
 
+/* What interop/os says of opaque descriptors, in Vulkan's and CUDA's words. */
+static void test_opaque_words(void **state)
+{
+    (void)state;
+    assert_string_equal(td_opaque_memory_extension, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
+    assert_string_equal(td_opaque_semaphore_extension, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME);
+    assert_int_equal(td_opaque.get_memory_struct, VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR);
+    assert_int_equal(td_opaque.get_semaphore_struct, VK_STRUCTURE_TYPE_SEMAPHORE_GET_FD_INFO_KHR);
+    assert_int_equal(td_opaque.memory_type, VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT);
+    assert_int_equal(td_opaque.semaphore_type, VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT);
+    assert_int_equal(td_opaque.cuda_memory_type, 1);   /* CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD */
+    assert_int_equal(td_opaque.cuda_timeline_type, 9); /* CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD */
+    assert_int_equal(offsetof(td_vk_handle_info, object), offsetof(VkMemoryGetFdInfoKHR, memory));
+    assert_int_equal(offsetof(td_vk_handle_info, type), offsetof(VkMemoryGetFdInfoKHR, handleType));
+    assert_int_equal(offsetof(td_vk_handle_info, object), offsetof(VkSemaphoreGetFdInfoKHR, semaphore));
+    assert_int_equal(offsetof(td_vk_handle_info, type), offsetof(VkSemaphoreGetFdInfoKHR, handleType));
+    assert_int_equal(td_opaque_fd(td_opaque_of(7)), 7);
+}
+
 static void test_calibrate(void **state)
 {
     uint64_t device[2], host[2], before, after;
@@ -471,6 +492,7 @@ static const struct CMUnitTest cases[] = {
     TEST(test_timeline_on_the_host),
     TEST(test_timeline_wait_before_signal),
     TEST(test_exported_timeline),
+    TEST(test_opaque_words),
     TEST(test_calibrate),
     TEST(test_barriers),
 };

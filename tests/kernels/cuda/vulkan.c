@@ -39,7 +39,7 @@ void meeting_free(meeting *it)
     td_vk_timeline_destroy(vk, &it->vulkan);
 }
 
-static td_cu_mem import_mem(const td_vk_mem *mem)
+static td_cu_mem import_mem(td_vk_mem *mem)
 {
     td_cu_mem it;
     char why[256] = "";

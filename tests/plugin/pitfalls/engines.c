@@ -81,7 +81,7 @@ static void take_back(const block *b, tandem_mem mem, tandem_status expected)
 static void expect_import(const tandem_mem_desc *desc)
 {
     assert_int_equal(event_of("vkGetMemoryFdKHR", 0)->handles, OPAQUE_MEMORY);
-    assert_int_equal(event_of("cuImportExternalMemory", 0)->type, TD_CU_MEMORY_OPAQUE_FD);
+    assert_int_equal(event_of("cuImportExternalMemory", 0)->type, td_opaque.cuda_memory_type);
     assert_int_equal(event_of("cuImportExternalMemory", 0)->bytes, desc->allocation_bytes);
     assert_int_equal(event_of("cuImportExternalMemory", 0)->flags, desc->dedicated ? TD_CU_MEMORY_DEDICATED : 0);
     assert_int_equal(event_of("cuExternalMemoryGetMappedBuffer", 0)->offset, OFFSET);

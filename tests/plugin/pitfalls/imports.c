@@ -45,7 +45,7 @@ static void pitfall_01(void **state)
     /* An fd of the engine's stays the engine's, whether the import succeeds or not. */
     assert_int_equal(tandem_mem_get_vulkan(w.s, mem, &vulkan), TANDEM_OK);
     info.memory = vulkan.memory;
-    assert_int_equal(fault_vulkan_real()->GetMemoryFdKHR(w.vk.device, &info, &fd), VK_SUCCESS);
+    assert_int_equal(fault_get_memory_fd()(w.vk.device, &info, &fd), VK_SUCCESS);
     fds = vku_open_fds();
     desc.source = TANDEM_MEM_FD;
     desc.fd = fd;
@@ -101,7 +101,7 @@ static void pitfall_04(void **state)
     info.memory = one.memory;
     desc.allocation_bytes = event_of("vkAllocateMemory", 0)->bytes;
     desc.dedicated = event_of("vkAllocateMemory", 0)->dedicated;
-    assert_int_equal(fault_vulkan_real()->GetMemoryFdKHR(w.vk.device, &info, &desc.fd), VK_SUCCESS);
+    assert_int_equal(fault_get_memory_fd()(w.vk.device, &info, &desc.fd), VK_SUCCESS);
     forget();
     assert_int_equal(tandem_mem_create(w.s, &desc, &part), TANDEM_OK);
     assert_int_equal(event_of("cuImportExternalMemory", 0)->bytes, desc.allocation_bytes);

@@ -285,7 +285,7 @@ static void pitfall_31(void **state)
     enter(ON_TIMELINES);
     assert_int_equal(tandem_mem_get_vulkan(w.s, new_mem(65536), &vulkan), TANDEM_OK);
     info.memory = vulkan.memory;
-    assert_int_equal(fault_vulkan_real()->GetMemoryFdKHR(w.vk.device, &info, &desc.fd), VK_SUCCESS);
+    assert_int_equal(fault_get_memory_fd()(w.vk.device, &info, &desc.fd), VK_SUCCESS);
     fds = vku_open_fds();
     forget();
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {

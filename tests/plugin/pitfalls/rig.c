@@ -71,13 +71,13 @@ static void look(event *e, const void *info)
         e->type = (uint64_t)h->type;
         e->bytes = h->size;
         e->flags = h->flags;
-        e->handle = (uint64_t)h->handle.fd;
+        e->handle = (uint64_t)h->handle.opaque.fd;
     } else if (!strcmp(e->call, "cuExternalMemoryGetMappedBuffer")) {
         e->offset = ((const td_cu_memory_buffer *)info)->offset;
         e->bytes = ((const td_cu_memory_buffer *)info)->size;
     } else if (!strcmp(e->call, "cuImportExternalSemaphore")) {
         e->type = (uint64_t)((const td_cu_semaphore_handle *)info)->type;
-        e->handle = (uint64_t)((const td_cu_semaphore_handle *)info)->handle.fd;
+        e->handle = (uint64_t)((const td_cu_semaphore_handle *)info)->handle.opaque.fd;
     } else if (!strcmp(e->call, "cuWaitExternalSemaphoresAsync") ||
                !strcmp(e->call, "cuSignalExternalSemaphoresAsync")) {
         e->bytes = ((const td_cu_semaphore_value *)info)->value;
