@@ -2,7 +2,7 @@
 # there. Not built: what needs descriptors of Linux (memfd, eventfd, poll), fork(), dlopen() of what the linker replaces, tandemd,
 # and the CUDA emulator's modules.
 # SPDX-License-Identifier: Apache-2.0
-set(sources cases.c windows/posix.c interop/vk_util.c interop/wire_util.c interop/fake_image.c plugin/network_util.c plugin/token_util.c)
+set(sources cases.c windows/posix.c interop/vk_util.c interop/wire_util.c interop/fake_image.c interop/fake_kernels.c plugin/network_util.c plugin/token_util.c)
 foreach(name IN ITEMS attention_compare attention_util each gguf_util gpu_model kernels_util linear_util llama_file llama_util
         minilm_util ring_orders)
     list(APPEND sources kernels/${name}.c)
@@ -64,3 +64,17 @@ endforeach()
 foreach(name IN ITEMS vulkan_buffer vulkan_image) # on the rung cpu, in memory that Vulkan and the CPU share
     set_tests_properties(example_${name} PROPERTIES PASS_REGULAR_EXPRESSION "rung 5 [^\n]*\n(.*\n)*(done|frame)" FAIL_REGULAR_EXPRESSION "copy")
 endforeach()
+
+# The rungs of a GPU on a driver of CUDA that is none: in a folder of its own, where nobody else finds it.
+add_library(nvcuda SHARED windows/nvcuda.c windows/posix.c interop/fake_cuda.c interop/fake_cuda_kernels.c interop/fake_cuda_streams.c
+    interop/fake_image.c)
+target_link_libraries(nvcuda PRIVATE tandem_core)
+target_compile_options(nvcuda PRIVATE -include ${CMAKE_CURRENT_SOURCE_DIR}/windows/posix.h)
+set_target_properties(nvcuda PROPERTIES PREFIX "" LINK_FLAGS "-static")
+file(GLOB parts CONFIGURE_DEPENDS windows/handles/*.c)
+add_executable(test_handles windows/test_handles.c ${parts})
+target_link_libraries(test_handles PRIVATE tandem_test_support tandem_core PkgConfig::CMOCKA)
+target_link_options(test_handles PRIVATE -Wl,--wrap=td_cubins)
+set_target_properties(nvcuda test_handles PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/handles)
+add_dependencies(test_handles nvcuda tandem_shaders)
+td_windows_test(test_handles ${wine} $<TARGET_FILE:test_handles>)
