@@ -1,9 +1,9 @@
 # Writes TABLE, a C file with td_cubins(): what IMAGE.log says about the entries of each of IMAGES (NAME.ARCH.cubin,
-# NAME.ARCH.ptx), and where the bytes of IMAGE.zst are (CMakeLists.txt). ON_DEMAND: names of those that executors load when
+# NAME.ARCH.ptx), and where the bytes of IMAGE.zst are (CMakeLists.txt), declared with HIDDEN. ON_DEMAND: names of those that executors load when
 # they are needed.
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -D "IMAGES=a;b" -D "ON_DEMAND=a" -D TABLE=... -P table.cmake
+# cmake -D "IMAGES=a;b" -D "ON_DEMAND=a" -D TABLE=... -D HIDDEN=... -P table.cmake
 cmake_minimum_required(VERSION 3.25)
 set(blobs "")
 set(entries "")
@@ -14,7 +14,7 @@ foreach(image IN LISTS IMAGES)
     string(REGEX REPLACE "^.*\\." "" arch ${arch})
     list(APPEND archs ${arch})
     set(id ${image_name}_${arch})
-    string(APPEND blobs "extern const unsigned char blob_${id}[] __attribute__((visibility(\"hidden\")));\n")
+    string(APPEND blobs "extern const unsigned char blob_${id}[]${HIDDEN};\n")
     string(APPEND entries "static const td_cubin_entry entries_${id}[] = {\n")
     set(entry_count 0)
     if(image MATCHES "\\.ptx$") # registers are known once the driver has compiled it
