@@ -192,8 +192,6 @@ static void free_timelines(tandem_session *s, td_timeline *first)
     while (first) {
         td_timeline *next = first->next;
 
-        if (first->mark && !s->in_use && !s->stuck)
-            td_vk_queue_unmark(s->vk, &first->mark);
         td_timeline_free(s, first);
         first = next;
     }

@@ -86,16 +86,38 @@ void td_points_end_locked(tandem_session *s, const td_timeline *timeline)
             i++;
 }
 
+/* As mems are: memory.c. */
+static void keep(tandem_session *s, td_timeline *timeline)
+{
+    timeline->next = atomic_load(&s->kept_timelines);
+    while (!atomic_compare_exchange_weak(&s->kept_timelines, &timeline->next, timeline))
+        ;
+}
+
+void td_timelines_free_kept(tandem_session *s)
+{
+    for (td_timeline *timeline = atomic_exchange(&s->kept_timelines, NULL), *next; timeline; timeline = next) {
+        next = timeline->next;
+        td_timeline_free(s, timeline);
+    }
+}
+
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
 {
+    if (s->vk && timeline->semaphore)
+        td_vk_timeline_forget(s->vk, timeline->semaphore); /* the engine may destroy what is its own */
+    if (s->stuck && !atomic_load(&s->over)) {
+        keep(s, timeline);
+        return;
+    }
+    if (timeline->mark && !s->in_use && !s->stuck)
+        td_vk_queue_unmark(s->vk, &timeline->mark);
     if (s->imports_only && timeline->imported && !s->stuck)
         td_stream_drain(s->stream, FOREIGN_DRAIN_NS); /* a signal comes a little behind the end of its job */
     if (timeline->imported && !s->stuck)
         td_cu_timeline_free(s->cu, &timeline->cu);
     if (td_is_inline(s) && s->stream && !s->stuck)
         td_inline_sync(s->stream);
-    if (s->vk && timeline->semaphore)
-        td_vk_timeline_forget(s->vk, timeline->semaphore);
     if (timeline->owned && timeline->semaphore && !s->stuck && !s->in_use)
         td_vk_timeline_destroy(s->vk, &timeline->semaphore);
     td_session_free(s, timeline, sizeof *timeline);

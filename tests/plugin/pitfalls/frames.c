@@ -269,6 +269,8 @@ static void fails_at_work(ground on, bool copies)
     doomed d;
 
     begin_doomed(&d, on, copies);
+    const tandem_mem mem = new_mem(MEM_BYTES);
+    const tandem_timeline timeline = new_timeline(TANDEM_SIGNALLER_SESSION);
     fault_arm(&failed);
     for (uint64_t i = 0; i < 3; i++) {
         const tandem_job_report report = ended(d.tickets[i]);
@@ -289,6 +291,8 @@ static void fails_at_work(ground on, bool copies)
     fault_disarm();
     job = new_job(new_mem(MEM_BYTES), none, none);
     assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_DEVICE);
+    assert_int_equal(tandem_mem_destroy(w.s, mem), TANDEM_OK); /* they go with the session, when the GPU is idle */
+    assert_int_equal(tandem_timeline_destroy(w.s, timeline), TANDEM_OK);
     atomic_store(&fake_cuda_driver.holds, false); /* what it still does hurts nobody */
     sleep_ms(50);
     assert_int_equal(value_of(d.ours), 3);
