@@ -125,7 +125,7 @@ typedef struct td_mem {
     /* forgotten.c: what was ever recorded for it, whether its host address was asked for, what jobs did, what was told. */
     bool released, acquired, host_known, read_by_job, told_release, told_acquire;
     uint64_t written_begin, written_end; /* in the mem; the same: nothing */
-    struct td_mem *next; /* among those that leave: release.c; or that are kept: memory.c */
+    struct td_mem *next; /* among those that leave: release.c */
 } td_mem;
 
 /* A view in bytes: the rows that it has, and the dimensions of more than one element, least stride first. */
@@ -157,7 +157,7 @@ typedef struct td_timeline {
     uint64_t looked;
     tandem_status look_status;
     td_remote_timeline remote; /* where the GPU signals */
-    struct td_timeline *next; /* among those that leave, since left_ns: release.c; or that are kept: timelines.c */
+    struct td_timeline *next; /* among those that leave, since left_ns: release.c */
     uint64_t left_ns;
     VkFence mark; /* in the engine's queue, which was not past it */
 } td_timeline;
@@ -306,10 +306,8 @@ struct tandem_session {
     td_vk *vk;
     td_vk_queue queue;    /* tandem_vulkan's, or none; `user` may be the session itself, for */
     td_queue_locks locks; /* these */
-    td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them; */
-    td_mem *leaving_mems; /* and while it may wait for a point that was refused */
-    _Atomic(td_mem *) kept_mems; /* destroyed, but a GPU that failed may still use them; */
-    _Atomic(td_timeline *) kept_timelines; /* and these */
+    td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them, or a GPU that failed may; */
+    td_mem *leaving_mems; /* and while the queue may wait for a point that was refused */
     uint64_t released_ns; /* when a point that was refused was signalled last; 0: never */
     bool in_use;          /* the engine's queue is behind for good: what is Vulkan's is left to it */
     td_cu_device *cu;
@@ -429,9 +427,6 @@ void td_device_tune(tandem_session *s);
 /* memory.c, timelines.c, model.c: free what the object holds; not locked; accept half-made ones. */
 void td_mem_free(tandem_session *s, td_mem *mem);
 void td_timeline_free(tandem_session *s, td_timeline *timeline);
-/* Once the session has ended: what was to be freed while a GPU that failed might have used it. */
-void td_mems_free_kept(tandem_session *s);
-void td_timelines_free_kept(tandem_session *s);
 void td_model_free(tandem_session *s, td_model *model);
 /* memory.c. device: memory of the inline rung's own, with an address. */
 #define TD_MEM_USAGE (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
@@ -569,7 +564,7 @@ bool td_worker_needed_locked(const tandem_session *s);
 
 /* release.c. refused: signals, of one timeline or of all (NULL), the next point that tandem_submit() refused and that the
  * engine may wait for; true: line says which, and to call it again. leave: a timeline or a mem that was destroyed is freed,
- * now, or once the engine's queue cannot use it any more; not locked. leave_queue: when the session ends, at most 2 s; what
+ * now, or once the engine's queue cannot use it any more, or with the session whose GPU has failed; not locked. leave_queue: when the session ends, at most 2 s; what
  * the queue may use even then is left to it (in_use). */
 bool td_refused_release_locked(tandem_session *s, td_timeline *only, char *line);
 void td_timeline_leave(tandem_session *s, td_timeline *timeline);

@@ -31,7 +31,7 @@ static void free_counted(tandem_session *s, td_mem *mem)
     s->mem_host_bytes -= mem->host_share;
     s->mem_device_bytes -= mem->device_share;
     pthread_mutex_unlock(&s->lock);
-    td_mem_free(s, mem);
+    td_mem_leave(s, mem);
 }
 
 /* What was prepared, once no job uses it. */

@@ -92,7 +92,7 @@ void td_layers_free(tandem_session *s, td_layers *layers)
     if (!layers)
         return;
     if (layers->mem)
-        td_mem_free(s, layers->mem);
+        td_mem_leave(s, layers->mem);
     td_session_free(s, layers, block_bytes(layers->count, layers->node_count));
 }
 

@@ -32,30 +32,8 @@ static void free_shared_buffer(td_mem *mem)
     td_fd_close(&mem->shared.fd);
 }
 
-/* Until the session ends, when the GPU may turn out to be idle, or dead, after all. */
-static void keep(tandem_session *s, td_mem *mem)
-{
-    mem->next = atomic_load(&s->kept_mems);
-    while (!atomic_compare_exchange_weak(&s->kept_mems, &mem->next, mem))
-        ;
-}
-
-void td_mems_free_kept(tandem_session *s)
-{
-    for (td_mem *mem = atomic_exchange(&s->kept_mems, NULL), *next; mem; mem = next) {
-        next = mem->next;
-        td_mem_free(s, mem);
-    }
-}
-
 void td_mem_free(tandem_session *s, td_mem *mem)
 {
-    if (mem->has_vk)
-        td_vk_mem_forget(s->vk, &mem->vk); /* the engine may free what is its own */
-    if (s->stuck && !atomic_load(&s->over)) {
-        keep(s, mem);
-        return;
-    }
     if (!s->stuck) {
         if (td_is_inline(s) && s->stream)
             td_inline_sync(s->stream);

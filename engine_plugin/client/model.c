@@ -15,7 +15,7 @@ enum { TENSOR_ALIGNMENT = 256, SLICE_BYTES = 1 << 20, SMALL_TENSOR_BYTES = 4096 
 void td_model_free(tandem_session *s, td_model *model)
 {
     if (model->mem)
-        td_mem_free(s, model->mem);
+        td_mem_leave(s, model->mem);
     td_remote_model_free(s, model);
     if (!model->alias)
         td_network_free(s, model->network);

@@ -7,6 +7,8 @@
  * timeline goes the points that were refused are signalled, and the engine's queue, where it was given, is asked whether it
  * comes past what it has been given so far. If it does not, all that it can wait for is signalled; and what it may use
  * even then is left behind. A point that the engine itself is to signal is never signalled here: its own signal may come.
+ *
+ * Of a session whose GPU has failed all goes with it: a kernel may still use it, and only its end finds the GPU idle, or dead.
  */
 #include <inttypes.h>
 
@@ -171,7 +173,7 @@ static td_timeline *take_leaving_locked(tandem_session *s, bool all)
     td_timeline *gone = NULL, **at = &s->leaving;
     const uint64_t now = td_now_ns();
     const bool waits =
-        s->leaving && (s->queue.lock || now - s->released_ns < LEAVE_NS || is_refused_locked(s));
+        s->leaving && (s->stuck || s->queue.lock || now - s->released_ns < LEAVE_NS || is_refused_locked(s));
 
     while (*at) {
         td_timeline *timeline = *at;
@@ -200,16 +202,19 @@ static void free_timelines(tandem_session *s, td_timeline *first)
 void td_timeline_leave(tandem_session *s, td_timeline *timeline)
 {
     const passage how = ask_queue(s, timeline, &timeline->mark);
+    const bool goes = !s->stuck && (how == PASSED || how == NOT_ASKED);
     td_timeline *gone;
 
+    if (s->vk && timeline->semaphore)
+        td_vk_timeline_forget(s->vk, timeline->semaphore); /* the engine may destroy what is its own */
     if (how == BEHIND)
         td_logf(&s->log, TD_LOG_INFO, "the engine's queue is behind: the semaphore of timeline 0x%" PRIx64 " goes later",
                 timeline->object.id);
     pthread_mutex_lock(&s->lock);
     gone = take_leaving_locked(s, how == PASSED); /* the queue has come past all that left before, too */
     timeline->left_ns = td_now_ns();
-    timeline->next = how == PASSED || how == NOT_ASKED ? gone : s->leaving;
-    if (how == PASSED || how == NOT_ASKED)
+    timeline->next = goes ? gone : s->leaving;
+    if (goes)
         gone = timeline;
     else
         s->leaving = timeline;
@@ -232,10 +237,12 @@ void td_mem_leave(tandem_session *s, td_mem *mem)
     td_timeline *timelines;
     td_mem *gone = mem;
 
+    if (mem->has_vk)
+        td_vk_mem_forget(s->vk, &mem->vk); /* the engine may free what is its own */
     pthread_mutex_lock(&s->lock);
     timelines = take_leaving_locked(s, false);
     mem->next = s->leaving_mems;
-    s->leaving_mems = mem->has_vk && (s->leaving || is_refused_locked(s)) ? mem : NULL;
+    s->leaving_mems = s->stuck || (mem->has_vk && (s->leaving || is_refused_locked(s))) ? mem : NULL;
     if (s->leaving_mems)
         gone = NULL;
     pthread_mutex_unlock(&s->lock);

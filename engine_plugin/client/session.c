@@ -180,8 +180,6 @@ static void free_session(tandem_session *s)
         s->ops->stop(s);
         td_session_leave_queue(s);
     }
-    td_mems_free_kept(s);
-    td_timelines_free_kept(s);
     for (uint32_t i = 0; i < s->mems.capacity; i++)
         if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model) {
             td_forgotten_tell(s, (td_mem *)s->mems.slots[i]);

@@ -86,30 +86,8 @@ void td_points_end_locked(tandem_session *s, const td_timeline *timeline)
             i++;
 }
 
-/* As mems are: memory.c. */
-static void keep(tandem_session *s, td_timeline *timeline)
-{
-    timeline->next = atomic_load(&s->kept_timelines);
-    while (!atomic_compare_exchange_weak(&s->kept_timelines, &timeline->next, timeline))
-        ;
-}
-
-void td_timelines_free_kept(tandem_session *s)
-{
-    for (td_timeline *timeline = atomic_exchange(&s->kept_timelines, NULL), *next; timeline; timeline = next) {
-        next = timeline->next;
-        td_timeline_free(s, timeline);
-    }
-}
-
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
 {
-    if (s->vk && timeline->semaphore)
-        td_vk_timeline_forget(s->vk, timeline->semaphore); /* the engine may destroy what is its own */
-    if (s->stuck && !atomic_load(&s->over)) {
-        keep(s, timeline);
-        return;
-    }
     if (timeline->mark && !s->in_use && !s->stuck)
         td_vk_queue_unmark(s->vk, &timeline->mark);
     if (s->imports_only && timeline->imported && !s->stuck)
