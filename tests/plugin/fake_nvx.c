@@ -11,6 +11,7 @@
 #include "kernels/model/graph_file.h"
 #include "kernels/params.h"
 #include "tests/interop/fake_image.h"
+#include "tests/interop/fake_kernels.h"
 #include "tests/plugin/network_util.h"
 
 enum { KERNELS = 96, FUNCTIONS = 512, LISTS = 512, ITEMS = 512, EXTENSIONS = 400 };
@@ -142,23 +143,10 @@ void fake_nvx_learn(void)
                 const uint32_t sm = way < 2 ? 80 : 90;
                 const uint32_t smooth = (way < 4 ? TANDEM_SMOOTH_Q : 0u) | TANDEM_SMOOTH_K |
                                         (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V);
-                const tandem_view view = {.mem = 1,
-                                          .dtype = way == 6 || way == 8   ? TANDEM_DTYPE_BF16
-                                                   : way % 2 || way == 10 ? TANDEM_DTYPE_F16
-                                                                          : TANDEM_DTYPE_F32,
-                                          .stride_row = dims[d]};
-                const tandem_attention op = {.q = view,
-                                             .k = view,
-                                             .v = view,
-                                             .o = view,
-                                             .batch = 1,
-                                             .heads = 1,
-                                             .kv_heads = 1,
-                                             .q_len = 64,
-                                             .kv_len = 64,
-                                             .head_dim = dims[d],
-                                             .precision = precision,
-                                             .smooth = way < 5 ? smooth : (uint32_t)TANDEM_SMOOTH_NONE};
+                const uint32_t dtype = way == 6 || way == 8   ? TANDEM_DTYPE_BF16
+                                       : way % 2 || way == 10 ? TANDEM_DTYPE_F16
+                                                              : TANDEM_DTYPE_F32;
+                tandem_attention op = fault_attention(dtype, dims[d], precision);
                 const td_attention_options options = {.rows = way < 7    ? TD_MOST_ROWS
                                                               : way < 9  ? TD_SHORT_ROWS
                                                               : way < 10 ? TD_SPLIT_ROWS
@@ -166,6 +154,7 @@ void fake_nvx_learn(void)
                 td_target target = td_target_for_sm(sm);
                 char why[200];
 
+                op.smooth = way < 5 ? smooth : (uint32_t)TANDEM_SMOOTH_NONE;
                 target.twin = target.commit = true;
                 target.attention = &options;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {

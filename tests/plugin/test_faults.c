@@ -215,12 +215,7 @@ static tandem_status make_ours(frame *f)
 
 static tandem_view view_of(const frame *f, uint64_t offset)
 {
-    return (tandem_view){.mem = f->mem,
-                         .offset_bytes = offset,
-                         .dtype = TANDEM_DTYPE_F32,
-                         .stride_batch = ROWS * DIM,
-                         .stride_head = ROWS * DIM,
-                         .stride_row = DIM};
+    return tandem_view_dense(f->mem, offset, TANDEM_DTYPE_F32, 1, ROWS, DIM);
 }
 
 static tandem_pack pack_of(const frame *f, const vku_image *image, uint64_t offset)

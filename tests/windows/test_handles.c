@@ -330,12 +330,7 @@ static tandem_mem_desc lend(const engine *e)
 
 static tandem_view view_of(const frame *f, uint64_t offset)
 {
-    return (tandem_view){.mem = f->mem,
-                         .offset_bytes = offset,
-                         .dtype = TANDEM_DTYPE_F32,
-                         .stride_batch = ROWS * DIM,
-                         .stride_head = ROWS * DIM,
-                         .stride_row = DIM};
+    return tandem_view_dense(f->mem, offset, TANDEM_DTYPE_F32, 1, ROWS, DIM);
 }
 
 /* All that a session shares, and a job from the engine's point to its own. */
