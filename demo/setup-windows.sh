@@ -29,32 +29,11 @@ if [ "$(cat "$folder/made_by" 2>/dev/null)" = "$made_by" ]; then
     exit 0
 fi
 rm -rf "$folder"
-mkdir -p "$folder/include" "$folder/lib" "$folder/source/lists/partial" "$folder/source/archives/partial"
+mkdir -p "$folder/include" "$folder/lib" "$folder/source"
 folder=$(CDPATH='' cd -- "$folder" && pwd -P)
 cd "$folder/source"
 
-# A list of packages of its own: the machine's is left as it is.
-cat >sources.sources <<END
-Types: deb-src
-URIs: http://deb.debian.org/debian
-Suites: bookworm
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-END
-cat >apt.conf <<END
-Dir::Etc::sourcelist "$PWD/sources.sources";
-Dir::Etc::sourceparts "/dev/null";
-Dir::State::lists "$PWD/lists";
-Dir::Cache "$PWD";
-APT::Sandbox::User "";
-END
-for step in update "source --download-only jansson pcre2 libzstd libpng1.6 cmocka musl"; do
-    # shellcheck disable=SC2086
-    APT_CONFIG=$PWD/apt.conf apt-get -q $step >apt.log 2>&1 || {
-        cat apt.log >&2
-        td_die "apt-get ${step%% *} of sources failed"
-    }
-done
+td_fetch_sources jansson pcre2 libzstd libpng1.6 cmocka musl
 
 # build NAME FOLDER_OF_CMAKELISTS OPTIONS...
 build() {

@@ -63,6 +63,33 @@ td_progress() {
     done
 }
 
+# td_fetch_sources PACKAGE...: the sources that Debian has of them, which apt checks, into the working folder; by a list of packages of its
+# own: the machine's is left as it is.
+td_fetch_sources() {
+    mkdir -p lists/partial archives/partial
+    cat >sources.sources <<END
+Types: deb-src
+URIs: http://deb.debian.org/debian
+Suites: bookworm
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+END
+    cat >apt.conf <<END
+Dir::Etc::sourcelist "$PWD/sources.sources";
+Dir::Etc::sourceparts "/dev/null";
+Dir::State::lists "$PWD/lists";
+Dir::Cache "$PWD";
+APT::Sandbox::User "";
+END
+    for td_step in update "source --download-only $*"; do
+        # shellcheck disable=SC2086
+        APT_CONFIG=$PWD/apt.conf apt-get -q $td_step >apt.log 2>&1 || {
+            cat apt.log >&2
+            td_die "apt-get ${td_step%% *} of sources failed"
+        }
+    done
+}
+
 # td_build PRESET FOLDER [configure options]: configures and builds, all or $td_target alone; shows what the compiler said only if it
 # failed.
 td_target=all

@@ -7,33 +7,14 @@ set -eu
     sed -n 's/^# usage: /usage: /p' "$0" >&2
     exit 2
 }
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd -P)
+. "$root/demo/setup.sh"
 libraries=$(CDPATH='' cd -- "$1" && pwd -P)
 out=$(CDPATH='' cd -- "$(dirname -- "$2")" && pwd -P)/$(basename -- "$2")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
-mkdir -p lists/partial archives/partial
-cat >sources.sources <<END
-Types: deb-src
-URIs: http://deb.debian.org/debian
-Suites: bookworm
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-END
-cat >apt.conf <<END
-Dir::Etc::sourcelist "$folder/sources.sources";
-Dir::Etc::sourceparts "/dev/null";
-Dir::State::lists "$folder/lists";
-Dir::Cache "$folder";
-APT::Sandbox::User "";
-END
-for step in update "source --download-only vulkan-tools"; do
-    # shellcheck disable=SC2086
-    APT_CONFIG=$folder/apt.conf apt-get -q $step >apt.log 2>&1 || {
-        cat apt.log >&2
-        exit 1
-    }
-done
+td_fetch_sources vulkan-tools
 tar xf vulkan-tools_*.orig.tar.* --strip-components=1
 for stage in vert frag; do
     glslc -mfmt=num -o "cube.$stage.inc" "cube/cube.$stage"
