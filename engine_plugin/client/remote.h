@@ -135,6 +135,8 @@ void td_remote_object_end(tandem_session *s, td_object *object);
 void td_remote_end(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection);
 /* LOST unless the daemon has it. One that is in the session's table was told to each connection before that was up. */
 tandem_status td_remote_has_model_locked(const tandem_session *s, const td_model *model, char *why);
+/* A mem's buffer that both sides map: its own where `bounce`, or where the mem has no memory yet. opaque: what Vulkan exports is that. */
+tandem_status td_remote_make_shared_buffer(td_mem *mem, bool opaque, char *why);
 /* share: tells the daemon of one. LOST: the connection it was told through is gone. */
 tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why);

@@ -47,8 +47,10 @@ tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *w
     if (status == TANDEM_OK)
         status = td_remote_ask_locked(s, &m, shared->opaque ? fd : shared->fd, TD_WIRE_DONE, NULL, why);
     td_fd_close(&fd);
-    if (status == TANDEM_ERROR_LOST || r->connection != connection)
-        return TANDEM_ERROR_LOST;
+    if (status == TANDEM_ERROR_LOST)
+        return status;
+    if (r->connection != connection)
+        return td_remote_gone(r, why);
     shared->connection = connection;
     shared->status = status;
     shared->id = status == TANDEM_OK ? m.object.id : 0;
@@ -88,8 +90,7 @@ tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *ti
 
 /* Mems. */
 
-/* A mem's shared buffer: its own where `bounce`, or where the mem has no memory yet. */
-static tandem_status make_shared_buffer(td_mem *mem, bool opaque, char *why)
+tandem_status td_remote_make_shared_buffer(td_mem *mem, bool opaque, char *why)
 {
     td_shared_buffer *shared = &mem->shared;
     tandem_status status;
@@ -126,7 +127,7 @@ static tandem_status make_shared_buffer(td_mem *mem, bool opaque, char *why)
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    tandem_status status = make_shared_buffer(mem, td_gpu_signals(s), why);
+    tandem_status status = td_remote_make_shared_buffer(mem, td_gpu_signals(s), why);
 
     if (status != TANDEM_OK)
         return status;

@@ -7,15 +7,6 @@
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/remote.h"
-#include "interop/os/memory.h"
-
-/* What both sides map while something is copied. */
-typedef struct buffer {
-    int fd;
-    void *map;
-    uint64_t bytes, id;
-    uint32_t connection;
-} buffer;
 
 /* How far the copies have come. */
 typedef struct place {
@@ -31,60 +22,47 @@ const char *td_remote_no_states(tandem_session *s)
     return has ? NULL : "the tandemd that computes for this session is too old to copy what instances keep";
 }
 
-static tandem_status share_buffer(tandem_session *s, const td_instance *instance, buffer *b, char *why)
+/* A mem that both sides map while something is copied. Accepts NULL. */
+static void free_buffer(tandem_session *s, td_mem *buffer)
 {
-    td_wire_message m = td_wire_new(TD_WIRE_MEM_CREATE, 0);
-
-    m.mem_create.kind = TD_WIRE_MEM_MEMFD;
-    m.mem_create.bytes = m.mem_create.allocation_bytes = b->bytes;
-    pthread_mutex_lock(&s->lock);
-    tandem_status status = td_instance_check_locked(s, instance, "instance", why);
-    b->connection = s->remote->connection;
-    if (status == TANDEM_OK && b->bytes > s->remote->rules.mem_bytes)
-        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
-                         "%" PRIu64 " bytes are to be copied at a time, and tandemd takes mems of %" PRIu64 " at most", b->bytes,
-                         s->remote->rules.mem_bytes);
-    if (status == TANDEM_OK)
-        status = td_remote_ask_locked(s, &m, b->fd, TD_WIRE_DONE, NULL, why);
-    if (status == TANDEM_OK)
-        b->id = m.object.id;
-    pthread_mutex_unlock(&s->lock);
-    return status;
+    if (!buffer)
+        return;
+    td_remote_end(s, TD_WIRE_MEM_DESTROY, buffer->shared.id, buffer->shared.connection);
+    td_mem_free(s, buffer);
 }
 
-static void end_buffer(tandem_session *s, buffer *b)
-{
-    td_remote_end(s, TD_WIRE_MEM_DESTROY, b->id, b->connection);
-    if (b->map)
-        td_unmap(b->map, b->bytes);
-    td_fd_close(&b->fd);
-}
-
+/* *out is to be freed, also where this fails. */
 static tandem_status make_buffer(tandem_session *s, const td_instance *instance, const td_state_copy *copies, uint32_t count,
-                                 buffer *b, char *why)
+                                 td_mem **out, char *why)
 {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < count && bytes < TD_WIRE_STATE_BYTES; i++)
         bytes += copies[i].bytes;
-    *b = (buffer){.fd = -1, .bytes = td_align_up(bytes ? bytes : 1, TD_WIRE_PAGE_BYTES)};
-    if (b->bytes > TD_WIRE_STATE_BYTES)
-        b->bytes = TD_WIRE_STATE_BYTES;
-    tandem_status status = td_memfd_make("tandem-state", b->bytes, false, &b->fd, why, TD_WHY_BYTES);
+    bytes = bytes < TD_WIRE_STATE_BYTES ? td_align_up(bytes ? bytes : 1, TD_WIRE_PAGE_BYTES) : TD_WIRE_STATE_BYTES;
+    *out = td_mem_new(s, bytes, why);
+    if (!*out)
+        return TANDEM_ERROR_NOMEM;
+    tandem_status status = td_remote_make_shared_buffer(*out, false, why);
+    if (status != TANDEM_OK)
+        return status;
+    pthread_mutex_lock(&s->lock);
+    status = td_instance_check_locked(s, instance, "instance", why);
     if (status == TANDEM_OK)
-        status = td_memfd_map(b->fd, b->bytes, &b->map, why, TD_WHY_BYTES);
-    return status == TANDEM_OK ? share_buffer(s, instance, b, why) : status;
+        status = td_remote_share_mem_locked(s, *out, why);
+    pthread_mutex_unlock(&s->lock);
+    return status;
 }
 
 /* As much as a request has and the buffer has room for; `hosts`: where each range is here. */
-static td_wire_instance_state take_ranges(const td_instance *instance, const buffer *b, const td_state_copy *copies,
+static td_wire_instance_state take_ranges(const td_instance *instance, const td_mem *buffer, const td_state_copy *copies,
                                           uint32_t count, place *at, char *hosts[TD_WIRE_RANGES])
 {
     td_wire_instance_state m = td_wire_new(TD_WIRE_INSTANCE_STATE, 0).instance_state;
-    uint64_t room = b->bytes;
+    uint64_t room = buffer->bytes;
 
     m.instance = instance->remote_id;
-    m.mem = b->id;
+    m.mem = buffer->shared.id;
     while (at->copy < count && room && m.range_count < TD_WIRE_RANGES) {
         const td_state_copy *copy = &copies[at->copy];
         const uint64_t left = copy->bytes - at->done, bytes = left < room ? left : room;
@@ -121,24 +99,24 @@ tandem_status td_remote_state_copy(tandem_session *s, const td_instance *instanc
                                    bool to_instance, char *why)
 {
     const char *no_states = td_remote_no_states(s);
+    td_mem *buffer = NULL;
     place at = {0};
-    buffer b;
 
     if (no_states)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s", no_states);
-    tandem_status status = make_buffer(s, instance, copies, count, &b, why);
+    tandem_status status = make_buffer(s, instance, copies, count, &buffer, why);
     while (status == TANDEM_OK && at.copy < count) {
         char *hosts[TD_WIRE_RANGES];
-        td_wire_instance_state m = take_ranges(instance, &b, copies, count, &at, hosts);
+        td_wire_instance_state m = take_ranges(instance, buffer, copies, count, &at, hosts);
 
         m.writes = to_instance;
         if (to_instance)
-            move(&m, hosts, b.map, true);
+            move(&m, hosts, buffer->host, true);
         if (m.range_count)
             status = ask(s, instance, &m, why);
         if (status == TANDEM_OK && !to_instance)
-            move(&m, hosts, b.map, false);
+            move(&m, hosts, buffer->host, false);
     }
-    end_buffer(s, &b);
+    free_buffer(s, buffer);
     return status;
 }
