@@ -23,6 +23,18 @@ typedef struct waiter {
     pthread_t thread;
 } waiter;
 
+/* What went wrong, and how often; two threads do so. */
+static void note(waiter *w, uint64_t i, const char *what, tandem_status status)
+{
+    char text[300] = "";
+
+    if (status == TANDEM_OK)
+        return;
+    tandem_error_text(w->x->s, text, sizeof text);
+    print_error("way %u, job %u: %s: status %d: %s\n", w->way, (unsigned)i, what, (int)status, text);
+    atomic_fetch_add(&w->wrong, 1);
+}
+
 static void *signal_late(void *user)
 {
     waiter *w = user;
@@ -32,11 +44,11 @@ static void *signal_late(void *user)
         const uint64_t begin = td_now_ns();
 
         while (value < i - 1 && td_now_ns() - begin < PATIENCE) {
-            w->wrong += tandem_timeline_value(w->x->s, w->ours, &value) != TANDEM_OK;
+            note(w, i, "its value", tandem_timeline_value(w->x->s, w->ours, &value));
             usleep(20);
         }
         usleep((unsigned)(i * 37 % 400));
-        w->wrong += tandem_timeline_signal(w->x->s, w->engines, i) != TANDEM_OK;
+        note(w, i, "the engine's signal", tandem_timeline_signal(w->x->s, w->engines, i));
     }
     return NULL;
 }
@@ -48,7 +60,7 @@ static void *wait_in_one_way(void *user)
     pthread_t signaller;
 
     if (pthread_create(&signaller, NULL, signal_late, w)) {
-        w->wrong++;
+        note(w, 0, "a thread", TANDEM_ERROR_NOMEM);
         return NULL;
     }
     for (uint64_t i = 1; i <= 150; i++) {
@@ -58,15 +70,17 @@ static void *wait_in_one_way(void *user)
 
         w->job.wait = (tandem_point){w->engines, i};
         w->job.signal = (tandem_point){w->ours, i};
-        w->wrong += tandem_submit(s, &w->job, &ticket) != TANDEM_OK;
+        note(w, i, "submit", tandem_submit(s, &w->job, &ticket));
         if (i % 3)
-            w->wrong += tandem_timeline_submitted(s, w->engines, i) != TANDEM_OK;
+            note(w, i, "submitted", tandem_timeline_submitted(s, w->engines, i));
         if ((w->way + i / 30) % 2)
-            w->wrong += tandem_point_wait(s, w->job.signal, SOON) != TANDEM_OK;
+            note(w, i, "the wait", tandem_point_wait(s, w->job.signal, SOON));
         while (tandem_poll(s, ticket, &report) == TANDEM_OK && report.state <= TANDEM_JOB_RUNNING &&
                td_now_ns() - begin < SOON)
             usleep(100);
-        w->wrong += report.state != TANDEM_JOB_DONE;
+        if (report.state != TANDEM_JOB_DONE)
+            print_error("way %u, job %u: state %u\n", w->way, (unsigned)i, (unsigned)report.state);
+        note(w, i, "the job", report.state == TANDEM_JOB_DONE ? TANDEM_OK : report.status ? (tandem_status)report.status : TANDEM_ERROR_BUSY);
     }
     pthread_join(signaller, NULL);
     return NULL;
