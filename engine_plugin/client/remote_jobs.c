@@ -16,7 +16,7 @@
 
 #include "engine_plugin/client/remote.h"
 
-#define TEXT_NS 20000000u          /* how much later than a report its text may come */
+#define TEXT_NS 200000000u         /* how much later than a report its text may come */
 #define SIGNAL_NS 100000000u       /* and the GPU's signal of a job that is done; else there is none */
 #define RELEASE_NS ((uint64_t)1000000000) /* after so long a session that ends releases what its jobs wait for */
 #define HELD_LOOK_NS 50000u        /* how often a value is looked at that was not announced, */
