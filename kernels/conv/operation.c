@@ -121,6 +121,65 @@ static uint32_t tile_of(const tandem_conv *c, const td_params_conv *params, cons
     return (uint32_t)td_align_up((c->outs + tiles - 1) / tiles, 8);
 }
 
+/* Kernels by wgmma: what each has of outputs, and of tiles of 8 x 8 pixels for each of two warpgroups. */
+typedef struct form {
+    td_kernel kernel;
+    uint32_t size, stride, outs, tiles;
+} form;
+#define FORM(size, stride, outs, tiles) \
+    {{.name = "conv", .entry = "conv_wgmma_" #size "_" #stride "_" #outs "_" #tiles, .cpu = td_cpu_conv, .cpu_local_bytes = TD_CONV_CPU_LOCAL_BYTES}, \
+     size, stride, outs, tiles}
+#define FORMS(size, outs) FORM(size, 1, outs, 1), FORM(size, 1, outs, 2)
+static const form forms[] = {FORMS(3, 32), FORMS(3, 48),      FORMS(3, 64),      FORM(3, 2, 32, 1), FORM(3, 2, 48, 1),
+                             FORM(3, 2, 64, 1), FORMS(1, 24), FORMS(1, 48),      FORMS(1, 64),      FORMS(1, 80)};
+
+static uint64_t parts_of(const tandem_conv *c, const td_params_conv *params, const form *it)
+{
+    const uint64_t rows = (params->out_height + 8 * it->tiles - 1) / (8 * it->tiles);
+
+    return (uint64_t)c->batch * rows * params->columns * ((c->outs + it->outs - 1) / it->outs);
+}
+
+/* Clocks that a form takes: of each multiprocessor's blocks, one after the other, what their products read of shared memory or, if that is
+ * longer, compute; and about how long a stage and a block take besides. */
+static double clocks_of(const tandem_conv *c, const td_params_conv *params, const form *it, const td_target *target)
+{
+    enum { STAGE = 60, BLOCK = 2000 };
+    const uint32_t stages = (c->channels + c->coarse_channels) / TD_CONV_CHUNK * c->size, each = td_multiprocessors(target);
+    const double product = it->outs > 64 ? it->outs / 2.0 : 16 + it->outs / 4.0;
+    const uint64_t waves = (parts_of(c, params, it) + each - 1) / each;
+
+    return (double)waves * (stages * (2.0 * it->tiles * c->size * product + STAGE) + BLOCK + 20.0 * it->tiles * it->outs);
+}
+
+/* What those kernels find in 32 bits, by octets: y and w; check_reach() has looked at x and coarse. A stride of a single row or pixel may be
+ * anything. */
+static bool is_near(const tandem_conv *c, const td_params_conv *params)
+{
+    const td_strides *y = &params->y_at;
+    const __int128 rows = (__int128)params->out_height * params->shuffle, columns = (__int128)params->out_width * params->shuffle;
+    const int64_t strides[] = {params->x_at.stride_head, params->coarse_at.stride_head, y->stride_head, params->w_stride};
+
+    for (size_t i = 0; i < sizeof strides / sizeof *strides; i++)
+        if (strides[i] / 8 > INT32_MAX)
+            return false;
+    return (y->stride_head * rows + y->stride_row * columns) / 8 <= INT32_MAX && (__int128)params->w_stride * c->outs / 8 <= INT32_MAX;
+}
+
+/* NULL: by mma.sync, which all GPUs have. */
+static const form *form_of(const tandem_conv *c, const td_params_conv *params, const td_target *target)
+{
+    const form *best = NULL;
+
+    for (size_t i = 0; i < sizeof forms / sizeof *forms && target->sm == 90 && is_near(c, params); i++) {
+        if (forms[i].size != params->size || forms[i].stride != params->stride || (params->stride == 2 && c->coarse_channels) || parts_of(c, params, &forms[i]) > TD_MOST_BLOCKS)
+            continue;
+        if (!best || clocks_of(c, params, &forms[i], target) < clocks_of(c, params, best, target))
+            best = &forms[i];
+    }
+    return best;
+}
+
 static tandem_status plan_conv(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
 {
     static const td_kernel pack = {.name = "conv_pack", .cpu = td_cpu_conv_pack};
@@ -150,8 +209,21 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
                              .y_dtype = c->y.dtype};
     out_size(c, &params.out_height, &params.out_width);
     params.columns = (params.out_width + TD_CONV_WIDTH - 1) / TD_CONV_WIDTH;
-    params.rows = (params.out_height + TD_CONV_HEIGHT - 1) / TD_CONV_HEIGHT;
-    params.tile = target->sm ? tile_of(c, &params, target) : TD_CONV_OUTS;
+    params.high = TD_CONV_HEIGHT;
+    params.rows = (params.out_height + params.high - 1) / params.high;
+    const form *wgmma = form_of(c, &params, target);
+    if (wgmma) {
+        params.high = 8 * wgmma->tiles;
+        params.rows = (params.out_height + params.high - 1) / params.high;
+        params.total = c->channels + c->coarse_channels;
+        params.tiles = (c->outs + wgmma->outs - 1) / wgmma->outs;
+        params.each = c->outs / (params.shuffle * params.shuffle);
+        params.x_row = (int32_t)(params.x_at.stride_head / 8), params.x_pixel = (int32_t)(params.x_at.stride_row / 8);
+        params.coarse_row = (int32_t)(params.coarse_at.stride_head / 8), params.coarse_pixel = (int32_t)(params.coarse_at.stride_row / 8);
+        params.y_row = (int32_t)(params.y_at.stride_head / 8), params.y_pixel = (int32_t)(params.y_at.stride_row / 8);
+        params.w_row = (int32_t)(params.w_stride / 8);
+    }
+    params.tile = wgmma ? wgmma->outs : target->sm ? tile_of(c, &params, target) : TD_CONV_OUTS;
     const uint32_t tiles = (c->outs + params.tile - 1) / params.tile;
     const uint64_t weights = (uint64_t)c->size * c->size * (c->channels + c->coarse_channels) * params.outs_pad;
     const td_place packed = td_build_take(&at, !target->sm, weights * sizeof(float));
@@ -160,9 +232,15 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
         td_build_view(&at, record, TD_READ, AT(w), W);
         td_build_scratch(&at, record, TD_WRITE, AT(packed), packed);
     }
-    const unsigned __int128 grid = (unsigned __int128)c->batch * params.rows * params.columns * tiles;
-    td_record *record = td_build_record(&at, &kernel, grid, &params, sizeof params);
-    record->shared_bytes = at.is_gpu ? TD_CONV_SHARED(params.size, params.stride, params.tile, c->coarse_channels) : 0;
+    const unsigned __int128 parts = (unsigned __int128)c->batch * params.rows * params.columns * tiles;
+    const uint64_t at_once = (uint64_t)TD_CONV_WGMMA_BLOCKS * td_multiprocessors(target);
+    const unsigned __int128 grid = wgmma && parts > at_once ? at_once : parts;
+    params.parts = (uint32_t)parts, params.blocks = (uint32_t)grid;
+    td_record *record = td_build_record(&at, wgmma ? &wgmma->kernel : &kernel, grid, &params, sizeof params);
+    record->shared_bytes = wgmma ? TD_CONV_WGMMA_SHARED(wgmma->size, wgmma->stride, wgmma->outs, wgmma->tiles)
+                                : at.is_gpu ? TD_CONV_SHARED(params.size, params.stride, params.tile, c->coarse_channels) : 0;
+    if (wgmma)
+        record->block[0] = TD_CONV_WGMMA_THREADS;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_view(&at, record, TD_READ, AT(coarse), COARSE);

@@ -116,19 +116,44 @@ static void check_conv(const ku_case *it)
                 }
 }
 
+/* By wgmma, each block with one part after the other, or all at once: which kernel depends on how many can run at a time. */
+static void run_in_turns(ku_case *it)
+{
+    for (size_t m = 0; m < EM_MODULES; m++)
+        for (uint32_t multiprocessors = 1; multiprocessors <= 64 && em_modules[m].sm == 90; multiprocessors *= multiprocessors < 4 ? 2 : 16) {
+            td_target target = td_target_for_sm(90);
+            target.multiprocessors = multiprocessors;
+            ku_run_on(it, &em_modules[m], target, 1);
+            check_conv(it);
+        }
+}
+
 static void test_conv(void **state)
 {
     static const struct {
         uint32_t height, width, channels, coarse_channels, outs;
     } cases[] = {{1, 1, 16, 0, 8},    {7, 9, 16, 0, 16},    {8, 16, 48, 0, 48},  {9, 17, 32, 16, 40}, {19, 35, 16, 48, 72}, {5, 40, 64, 0, 128},
-                 {17, 18, 80, 96, 64}, {24, 33, 32, 32, 32}, {33, 2, 48, 64, 96}, {2, 31, 16, 16, 128}, {16, 16, 96, 16, 24}, {3, 3, 16, 0, 64}};
+                 {17, 18, 80, 96, 64}, {24, 33, 32, 32, 32}, {33, 2, 48, 64, 96}, {2, 31, 16, 16, 128}, {16, 16, 96, 16, 24}, {3, 3, 16, 0, 64},
+                 {16, 16, 16, 16, 80}, {32, 32, 16, 16, 64}, {16, 16, 16, 16, 32},
+                 {16, 16, 16, 0, 24}, {20, 33, 16, 0, 48}, {9, 40, 32, 0, 32},
+                 {8, 16, 16, 0, 80}, {16, 16, 32, 16, 48}, {8, 16, 16, 16, 64}};
 
     (void)state;
     for (uint32_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         ku_case it = make_conv(n, cases[n].height, cases[n].width, cases[n].channels, cases[n].coarse_channels, cases[n].outs);
         run_everywhere(&it, n, check_conv);
+        run_in_turns(&it);
         ku_free(&it);
     }
+}
+
+static void test_every_conv_was_run(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < EM_MODULES; m++)
+        for (size_t i = 0; i < em_modules[m].entry_count; i++)
+            if (!strncmp(em_modules[m].entries[i], "conv", strlen("conv")) && !em_modules[m].was_run[i])
+                fail_msg("sm_%u: %s was not run", em_modules[m].sm, em_modules[m].entries[i]);
 }
 
 static void test_conv_refusals(void **state)
@@ -592,7 +617,8 @@ static void test_reproject_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conv),   cmocka_unit_test(test_conv_refusals),   cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_conv),   cmocka_unit_test(test_every_conv_was_run),
+        cmocka_unit_test(test_conv_refusals),   cmocka_unit_test(test_gather),
         cmocka_unit_test(test_gather_refusals), cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_refusals),
         cmocka_unit_test(test_reproject), cmocka_unit_test(test_reproject_refusals)};
 

@@ -139,23 +139,21 @@ TD_INLINE void write(const part *t)
         }
 }
 
-TD_INLINE void conv_body(const void *params, const td_block *at, bool wide)
+/* Pixels from (row, column) and outputs from `out` on, of a batch. */
+TD_INLINE void conv_part(const td_params_conv *p, const td_block *at, int64_t batch, uint32_t row, uint32_t column, uint32_t out, uint32_t outs, bool wide)
 {
-    const td_params_conv *p = params;
-    const uint32_t tiles = (p->outs + p->tile - 1) / p->tile, tile = at->x % tiles, place = at->x / tiles;
-    const uint32_t block_row = place / p->columns % p->rows;
     part t = {.p = p,
-              .batch = place / p->columns / p->rows,
-              .first_row = block_row * TD_CONV_HEIGHT,
-              .first_column = place % p->columns * TD_CONV_WIDTH,
-              .first_out = tile * p->tile,
+              .batch = batch,
+              .first_row = row,
+              .first_column = column,
+              .first_out = out,
+              .outs = outs,
               .patch_width = (TD_CONV_WIDTH - 1) * p->stride + p->size,
               .patch_height = (TD_CONV_HEIGHT - 1) * p->stride + p->size,
               .patch = at->local};
 
-    t.rows = p->out_height - t.first_row < TD_CONV_HEIGHT ? p->out_height - t.first_row : TD_CONV_HEIGHT;
-    t.columns = p->out_width - t.first_column < TD_CONV_WIDTH ? p->out_width - t.first_column : TD_CONV_WIDTH;
-    t.outs = p->outs - t.first_out < p->tile ? p->outs - t.first_out : p->tile;
+    t.rows = p->out_height - row < TD_CONV_HEIGHT ? p->out_height - row : TD_CONV_HEIGHT;
+    t.columns = p->out_width - column < TD_CONV_WIDTH ? p->out_width - column : TD_CONV_WIDTH;
     t.sums = t.patch + (size_t)t.patch_width * t.patch_height * STEP;
     memset(t.sums, 0, TD_CONV_WIDTH * TD_CONV_HEIGHT * TD_CONV_OUTS * sizeof *t.sums);
     for (uint32_t first = 0, count; first < p->channels + p->coarse_channels && td_block_goes_on(at); first += count) {
@@ -178,6 +176,23 @@ TD_INLINE void conv_body(const void *params, const td_block *at, bool wide)
             multiply_rows(&t, first, count, 0, 8, 1);
     }
     write(&t);
+}
+
+TD_INLINE void conv_body(const void *params, const td_block *at, bool wide)
+{
+    const td_params_conv *p = params;
+    const uint32_t tiles = (p->outs + p->tile - 1) / p->tile;
+
+    for (uint64_t i = at->x; i < p->parts && td_block_goes_on(at); i += p->blocks) {
+        const uint32_t place = (uint32_t)i / tiles;
+        const uint32_t first_row = place / p->columns % p->rows * p->high, first_out = (uint32_t)i % tiles * p->tile;
+        const uint32_t end_row = p->out_height - first_row < p->high ? p->out_height : first_row + p->high;
+        const uint32_t end_out = p->outs - first_out < p->tile ? p->outs : first_out + p->tile;
+        for (uint32_t row = first_row; row < end_row; row += TD_CONV_HEIGHT)
+            for (uint32_t out = first_out; out < end_out; out += TD_CONV_OUTS)
+                conv_part(p, at, place / p->columns / p->rows, row, place % p->columns * TD_CONV_WIDTH, out,
+                          end_out - out < TD_CONV_OUTS ? end_out - out : TD_CONV_OUTS, wide);
+    }
 }
 
 static void conv_c(const void *params, const td_block *at)
