@@ -30,6 +30,17 @@ TD_WGMMA_QK(24, 12, 12, 13)
 TD_WGMMA_QK(32, 16, 16, 17)
 TD_WGMMA_QK(48, 24, 24, 25)
 TD_WGMMA_QK(80, 40, 40, 41)
+
+/* As cp_async_16_or_zero(), by way of the L1 cache. */
+__device__ __forceinline__ void cp_async_16_by_l1(uint32_t shared, const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(global), "r"(bytes) : "memory");
+}
+#else
+static inline void cp_async_16_by_l1(uint32_t shared, const void *global, uint32_t bytes)
+{
+    cp_async_16_or_zero(shared, global, bytes);
+}
 #endif
 
 template <int Size, int Stride, int Outs, int Tiles> struct ConvWgmma {
@@ -170,6 +181,7 @@ template <int Size, int Stride, int Outs, int Tiles> struct ConvWgmma {
         }
     }
 
+    /* By way of L1, where they are still when a block has its next part: 32 bytes at a time, they are most of what L2 is asked for. */
     __device__ __forceinline__ void load_weights(int window) const
     {
         const __half *from = static_cast<const __half *>(p.w) + window * Size * int(p.total) + channel;
@@ -177,7 +189,7 @@ template <int Size, int Stride, int Outs, int Tiles> struct ConvWgmma {
 #pragma unroll
         for (int i = 0; i < weights_each; i++)
             if (int(threadIdx.x) + i * threads < weights)
-                cp_async_16_or_zero(w_write + weight_to[i], from + int64_t(max(weight[i], 0)) * 8, weight[i] < 0 ? 0 : 16);
+                cp_async_16_by_l1(w_write + weight_to[i], from + int64_t(max(weight[i], 0)) * 8, weight[i] < 0 ? 0 : 16);
     }
 
     /* Where a matrix of eight neighbours after the other lies, as wgmma wants to know it: the next eight channels are `octet` bytes
