@@ -104,9 +104,31 @@ static uint32_t shared_bytes(const td_params_gather *p)
     return pixel * (fine + (p->coarse_taps ? coarse : 0));
 }
 
+#define KERNEL(symbol) {.name = "gather", .entry = #symbol, .cpu = td_cpu_gather, .cpu_local_bytes = TD_GATHER_CPU_LOCAL_BYTES}
+
+/* A kernel for such windows, or the one for all. */
+static const td_kernel *kernel_for(const tandem_gather *g, const td_params_gather *p, uint32_t *threads)
+{
+#define WINDOWS(symbol, ...) {KERNEL(symbol), __VA_ARGS__},
+    static const struct {
+        td_kernel kernel;
+        uint32_t taps, coarse_taps, step, queries;
+        bool may_have_before, has_factor;
+    } kernels[] = {TD_GATHER_KERNELS(WINDOWS)};
+    static const td_kernel any = KERNEL(gather);
+
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (p->dim == 8 && p->taps == kernels[i].taps && p->coarse_taps == kernels[i].coarse_taps && p->step == kernels[i].step &&
+            (kernels[i].may_have_before || !g->k_before.dtype) && kernels[i].has_factor == (g->factor.dtype != TANDEM_DTYPE_NONE)) {
+            *threads = TD_GATHER_WIDTH * TD_GATHER_HEIGHT / kernels[i].queries;
+            return &kernels[i].kernel;
+        }
+    *threads = TD_GATHER_WIDTH * TD_GATHER_HEIGHT;
+    return &any;
+}
+
 static tandem_status plan_gather(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
 {
-    static const td_kernel kernel = {.name = "gather", .entry = "gather", .cpu = td_cpu_gather, .cpu_local_bytes = TD_GATHER_CPU_LOCAL_BYTES};
     const td_operation_layout *layout = &td_operation_gather.layout;
     const tandem_gather *g = &op->gather;
     td_builder at;
@@ -140,7 +162,10 @@ static tandem_status plan_gather(const tandem_operands *op, const td_target *tar
                                      .step = g->step == 2 ? 2 : 1,
                                      .channels = g->channels};
     const unsigned __int128 grid = (unsigned __int128)g->batch * params.rows * params.columns;
-    td_record *record = td_build_record(&at, &kernel, grid, &params, sizeof params);
+    uint32_t threads;
+    const td_kernel *kernel = kernel_for(g, &params, &threads);
+    td_record *record = td_build_record(&at, kernel, grid, &params, sizeof params);
+    record->block[0] = at.is_gpu ? threads : 1;
     record->shared_bytes = at.is_gpu ? shared_bytes(&params) : 0;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(q), Q);

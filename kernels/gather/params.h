@@ -7,11 +7,20 @@
 
 #include "kernels/params.h"
 
-/* A block has so many queries, on the GPU a thread each, and what they may meet in shared memory. */
+/* A block has so many queries, and on the GPU what they may meet in shared memory. */
 #define TD_GATHER_WIDTH 16u
 #define TD_GATHER_HEIGHT 8u
 #define TD_GATHER_DIM 16u
 #define TD_GATHER_RADIUS 4u
+#define TD_GATHER_KEYS ((2u * TD_GATHER_RADIUS + 1u) * (2u * TD_GATHER_RADIUS + 1u) + 9u + 1u) /* of a query, at most */
+
+/* Kernels for some windows of keys of 8 channels, beside `gather`, which is for all: taps, coarse_taps, step, queries of a
+ * thread, whether there may be k_before, and whether there is factor. */
+#define TD_GATHER_KERNELS(X)               \
+    X(gather_3, 3, 0, 1, 2, false, true)   \
+    X(gather_5_3, 5, 3, 1, 2, true, false) \
+    X(gather_7, 7, 0, 1, 1, false, false)  \
+    X(gather_4_down, 4, 0, 2, 1, false, false)
 
 typedef struct td_params_gather {
     const uint32_t *cancel;

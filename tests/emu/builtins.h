@@ -85,6 +85,7 @@ static inline float __fdividef(float a, float b) /* that one may be 2 units off 
 {
     return a / b;
 }
+#define __log2f log2f /* that one may be 2^-22 off; math.h has the name, too */
 static inline float __fsqrt_rn(float a)
 {
     return sqrtf(a);

@@ -190,29 +190,29 @@ static void test_conv_refusals(void **state)
 
 enum { Q, K, V, FACTOR, K_COARSE, V_COARSE, GATHER_BIAS, O, K_BEFORE, V_BEFORE };
 
-static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
-{
-    const bool is_coarse = n % 3 == 1;
-    ku_case it = {.operation = &td_operation_gather,
-                  .op.gather = {.batch = 1 + n % 2, .height = height, .width = width, .dim = n % 4 < 2 ? 8 : 16, .radius = n % 5, .coarse_radius = n / 2 % 2,
-                                .step = is_coarse ? n % 2 : n % 3, .channels = 3 + n / 2 % 2}};
+/* What is optional in it. */
+typedef struct gather_views {
+    bool coarse, factor, before;
+} gather_views;
 
-    if (it.op.gather.step == 2 && !it.op.gather.radius)
-        it.op.gather.radius = 2;
+static ku_case make_gather_of(uint32_t n, tandem_gather numbers, gather_views has)
+{
+    ku_case it = {.operation = &td_operation_gather, .op.gather = numbers};
+
     put(&it, Q, TANDEM_DTYPE_F16, n, 8 * n);
     put(&it, K, TANDEM_DTYPE_F16, n / 2, 8 * n + 1);
     put(&it, V, TANDEM_DTYPE_F32, n / 3, 8 * n + 2);
-    if (n % 4 == 3) {
+    if (has.factor) {
         it.op.gather.factor.dtype = TANDEM_DTYPE_F32;
         put(&it, FACTOR, TANDEM_DTYPE_F32, n, 8 * n + 3);
     }
-    if (is_coarse) {
+    if (has.coarse) {
         it.op.gather.k_coarse.dtype = TANDEM_DTYPE_F16;
         it.op.gather.v_coarse.dtype = TANDEM_DTYPE_F32;
         put(&it, K_COARSE, TANDEM_DTYPE_F16, n / 3, 8 * n + 4);
         put(&it, V_COARSE, TANDEM_DTYPE_F32, n, 8 * n + 5);
     }
-    if (it.op.gather.step != 2 && n / 3 % 2) {
+    if (has.before) {
         it.op.gather.k_before.dtype = TANDEM_DTYPE_F16;
         it.op.gather.v_before.dtype = TANDEM_DTYPE_F32;
         put(&it, K_BEFORE, TANDEM_DTYPE_F16, n / 2, 8 * n + 300);
@@ -231,6 +231,18 @@ static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
         }
     }
     return it;
+}
+
+static ku_case make_gather(uint32_t n, uint32_t height, uint32_t width)
+{
+    const bool is_coarse = n % 3 == 1;
+    tandem_gather numbers = {.batch = 1 + n % 2, .height = height, .width = width, .dim = n % 4 < 2 ? 8 : 16, .radius = n % 5,
+                             .coarse_radius = n / 2 % 2, .step = is_coarse ? n % 2 : n % 3, .channels = 3 + n / 2 % 2};
+
+    if (numbers.step == 2 && !numbers.radius)
+        numbers.radius = 2;
+    const gather_views has = {.coarse = is_coarse, .factor = n % 4 == 3, .before = numbers.step != 2 && n / 3 % 2};
+    return make_gather_of(n, numbers, has);
 }
 
 /* A key of a query: of k, k_coarse, or k_before. */
@@ -287,16 +299,62 @@ static void check_gather(const ku_case *it)
             }
 }
 
+static const struct {
+    uint32_t height, width;
+} gather_sizes[] = {{1, 1}, {8, 16}, {9, 17}, {23, 5}, {5, 37}};
+
 static void test_gather(void **state)
 {
-    static const struct {
-        uint32_t height, width;
-    } sizes[] = {{1, 1}, {8, 16}, {9, 17}, {23, 5}, {5, 37}};
-
     (void)state;
     for (uint32_t n = 0; n < 30; n++) {
-        ku_case it = make_gather(n, sizes[n % 5].height, sizes[n % 5].width);
+        ku_case it = make_gather(n, gather_sizes[n % 5].height, gather_sizes[n % 5].width);
         run_everywhere(&it, n, check_gather);
+        ku_free(&it);
+    }
+}
+
+static void assert_entry(const ku_case *it, const char *entry)
+{
+    const td_target target = td_target_for_sm(em_modules[0].sm);
+    td_plan plan = {0};
+    char why[300] = "";
+
+    if (it->operation->plan(&it->op, &target, &plan, why, sizeof why))
+        fail_msg("%s", why);
+    assert_string_equal(plan.records[0].kernel->entry, entry);
+    td_plan_free(&plan);
+}
+
+/* Kernels for some windows alone, and the one for all where these are others by one view. */
+static void test_gather_windows(void **state)
+{
+#define WINDOWS(entry, taps, coarse, step, queries, may_have_before, has_factor) {#entry, taps, coarse, step, may_have_before, has_factor},
+    static const struct {
+        const char *entry;
+        uint32_t taps, coarse_taps, step;
+        bool may_have_before, has_factor;
+    } windows[] = {TD_GATHER_KERNELS(WINDOWS)};
+
+    (void)state;
+    for (uint32_t n = 0; n < 5 * sizeof windows / sizeof *windows; n++) {
+        const uint32_t w = n / 5, height = gather_sizes[n % 5].height, width = gather_sizes[n % 5].width;
+        const tandem_gather numbers = {.batch = 1 + n % 2,
+                                       .height = height,
+                                       .width = width,
+                                       .dim = 8,
+                                       .radius = windows[w].taps / 2,
+                                       .coarse_radius = windows[w].coarse_taps / 2,
+                                       .step = windows[w].step,
+                                       .channels = 3 + n / 2 % 2};
+        gather_views has = {.coarse = windows[w].coarse_taps, .factor = windows[w].has_factor,
+                            .before = windows[w].may_have_before && n % 2};
+        ku_case it = make_gather_of(n, numbers, has);
+        assert_entry(&it, windows[w].entry);
+        run_everywhere(&it, n, check_gather);
+        ku_free(&it);
+        has.factor = !has.factor;
+        it = make_gather_of(n, numbers, has);
+        assert_entry(&it, "gather");
         ku_free(&it);
     }
 }
@@ -617,8 +675,8 @@ static void test_reproject_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conv),   cmocka_unit_test(test_every_conv_was_run),
-        cmocka_unit_test(test_conv_refusals),   cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_conv), cmocka_unit_test(test_every_conv_was_run), cmocka_unit_test(test_conv_refusals),
+        cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_windows),
         cmocka_unit_test(test_gather_refusals), cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_refusals),
         cmocka_unit_test(test_reproject), cmocka_unit_test(test_reproject_refusals)};
 

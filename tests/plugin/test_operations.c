@@ -24,6 +24,7 @@ typedef struct operation {
     uint32_t dtype, head_dim; /* of attention's q, k and v, or norm's x; of caches their format, and heads */
     uint64_t offset_bytes;    /* where q begins */
     uint32_t precision;       /* of attention */
+    tandem_gather windows;    /* of gather: radius, coarse_radius, step, and whether there are k_coarse and factor */
 } operation;
 
 /* Halves in the first half of a mem, y in the second, whole numbers behind it. */
@@ -197,14 +198,28 @@ static void conv(const operation *it, tandem_mem mem, tandem_operands *op)
     op->conv.y = image(mem, OUT, TANDEM_DTYPE_F32, 40);
 }
 
+/* Of step 2 with fewer queries; what is of half the size is the beginning of what is not. */
 static void gather(const operation *it, tandem_mem mem, tandem_operands *op)
 {
-    (void)it;
-    op->gather = (tandem_gather){.batch = 1, .height = IMAGE_ROWS, .width = IMAGE_COLUMNS, .dim = 8, .radius = 2, .channels = 4};
-    op->gather.q = image(mem, 0, TANDEM_DTYPE_F16, 8);
-    op->gather.k = image(mem, 2 * PIXELS * 8, TANDEM_DTYPE_F16, 8);
-    op->gather.v = image(mem, 4 * PIXELS * 8, TANDEM_DTYPE_F32, 4);
-    op->gather.o = image(mem, OUT, TANDEM_DTYPE_F32, 4);
+    const uint32_t rows = (IMAGE_ROWS + 1) / 2, columns = (IMAGE_COLUMNS + 1) / 2;
+    tandem_gather *g = &op->gather;
+
+    *g = it->windows;
+    g->batch = 1, g->height = IMAGE_ROWS, g->width = IMAGE_COLUMNS, g->dim = 8, g->channels = 4;
+    g->q = image(mem, 0, TANDEM_DTYPE_F16, 8);
+    g->k = image(mem, 2 * PIXELS * 8, TANDEM_DTYPE_F16, 8);
+    g->v = image(mem, 4 * PIXELS * 8, TANDEM_DTYPE_F32, 4);
+    g->o = image(mem, OUT, TANDEM_DTYPE_F32, 4);
+    if (g->step == 2) {
+        g->q = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, rows, columns, 8);
+        g->o = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, rows, columns, 4);
+    }
+    if (g->factor.dtype)
+        g->factor = image(mem, 4 * PIXELS * 8, TANDEM_DTYPE_F32, 3);
+    if (g->k_coarse.dtype) {
+        g->k_coarse = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, rows, columns, 8);
+        g->v_coarse = tandem_view_dense(mem, 4 * PIXELS * 8, TANDEM_DTYPE_F32, rows, columns, 4);
+    }
 }
 
 /* Tokens, which are not compared, go where there are halves that nobody reads. */
@@ -286,7 +301,13 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
     {.number = TANDEM_OPERATION_SCATTER, .make = scatter, .elements = CHANNELS},
     {.number = TANDEM_OPERATION_CONV, .make = conv, .elements = PIXELS * 40, .off = 2e-3f},
-    {.number = TANDEM_OPERATION_GATHER, .make = gather, .elements = PIXELS * 4, .off = 1e-4f},
+#define GATHER(count, ...) \
+    {.number = TANDEM_OPERATION_GATHER, .make = gather, .elements = (count) * 4, .off = 1e-4f, .windows = {__VA_ARGS__}}
+    GATHER(PIXELS, .radius = 2),
+    GATHER(PIXELS, .radius = 2, .coarse_radius = 1, .k_coarse.dtype = TANDEM_DTYPE_F16),
+    GATHER(PIXELS, .radius = 1, .factor.dtype = TANDEM_DTYPE_F32),
+    GATHER(PIXELS, .radius = 3),
+    GATHER((IMAGE_ROWS + 1) / 2 * ((IMAGE_COLUMNS + 1) / 2), .radius = 2, .step = 2),
     {.number = TANDEM_OPERATION_DEMODULATE, .make = demodulate, .elements = PIXELS * 7, .off = 1e-4f},
     {.number = TANDEM_OPERATION_REPROJECT, .make = reproject, .elements = PIXELS * 4, .off = 1e-4f},
     {.number = TANDEM_OPERATION_TOP, .make = top, .elements = 2 * 128},
