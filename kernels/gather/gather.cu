@@ -187,24 +187,42 @@ template <uint32_t Dim> struct GatherQuery {
             sums[3] += weight;
         }
     }
-    __device__ __forceinline__ void store(float *to, bool has_weight, float before) const
+    __device__ __forceinline__ float4 light(float before) const
     {
         const bool is_any = sums[3] > 0;
-        const float share = __fdividef(1.0f, sums[3]), weight = (is_any ? 1.0f : 0.0f) + before;
-        float light[3];
+        const float share = __fdividef(1.0f, sums[3]);
 
-#pragma unroll
-        for (int c = 0; c < 3; c++)
-            light[c] = is_any ? sums[c] * share : 0.0f;
-        if (has_weight && uint64_t(to) % 16 == 0) {
-            *reinterpret_cast<float4 *>(to) = make_float4(light[0], light[1], light[2], weight);
-            return;
-        }
-        to[0] = light[0], to[1] = light[1], to[2] = light[2];
-        if (has_weight)
-            to[3] = weight;
+        return make_float4(is_any ? sums[0] * share : 0.0f, is_any ? sums[1] * share : 0.0f, is_any ? sums[2] * share : 0.0f,
+                           (is_any ? 1.0f : 0.0f) + before);
     }
 };
+
+/* Neighbours in as few stores as there can be. */
+template <uint32_t Queries>
+__device__ __forceinline__ void gather_store(const td_params_gather &p, float *to, uint32_t count, const float4 (&lights)[Queries])
+{
+    if (Queries == 2 && count > 1 && p.channels == 3 && p.o_at.stride_row == 3 && uint64_t(to) % 8 == 0) {
+        const float4 &first = lights[0], &second = lights[Queries - 1];
+
+        reinterpret_cast<float2 *>(to)[0] = make_float2(first.x, first.y);
+        reinterpret_cast<float2 *>(to)[1] = make_float2(first.z, second.x);
+        reinterpret_cast<float2 *>(to)[2] = make_float2(second.y, second.z);
+        return;
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < Queries; n++) {
+        if (n >= count)
+            return;
+        float *o = to + n * p.o_at.stride_row;
+        if (p.channels == 4 && uint64_t(o) % 16 == 0) {
+            *reinterpret_cast<float4 *>(o) = lights[n];
+            continue;
+        }
+        o[0] = lights[n].x, o[1] = lights[n].y, o[2] = lights[n].z;
+        if (p.channels == 4)
+            o[3] = lights[n].w;
+    }
+}
 
 /* A thread's queries meet a window each of `taps` a side: the first's begins at `at`, another's `Apart` columns further on. They
  * meet Run keys of a row at a time. */
@@ -311,10 +329,13 @@ template <class W> __device__ __forceinline__ void gather_block(const W &w)
     gather_window<W::Run, W::Step>(fine, queries, row * step * fine.width + column * step / W::Each, taps, biases);
     if (coarse_taps)
         gather_window<W::CoarseRun, 0>(coarse, queries, row / 2 * coarse.width + column / 2, coarse_taps, biases + in_window);
+    if (y >= p.out_height || x >= p.out_width)
+        return;
+    float4 lights[W::Queries];
 #pragma unroll
     for (uint32_t n = 0; n < W::Queries; n++)
-        if (y < p.out_height && x + n < p.out_width)
-            queries[n].store(p.o + row_at(p.o_at, batch, y, x + n), p.channels == 4, before[n].w);
+        lights[n] = queries[n].light(before[n].w);
+    gather_store(p, p.o + row_at(p.o_at, batch, y, x), p.out_width - x, lights);
 }
 
 template <class W> __device__ __forceinline__ void gather_entry(const td_params_gather &p)
