@@ -10,10 +10,13 @@ rate falls by steps.
 SPDX-License-Identifier: Apache-2.0
 """
 
+import pathlib
+
 import torch
 import torch.nn.functional as F
 
 import batches
+import export
 import network
 import training
 from training import shown
@@ -26,6 +29,8 @@ def arguments():
     parser.add_argument("--length", type=int, default=4, help="frames of a clip, in half of all steps; 1: no history")
     parser.add_argument("--preset", choices=network.PRESETS, default="balanced", help="how wide the network is, and how slow")
     parser.add_argument("--widths", help="instead: channels of the three levels, as 48,64,96; multiples of 16")
+    parser.add_argument("--weights", type=pathlib.Path, help="a model of export.py's, to begin with where there is no checkpoint: width and\n"
+                        "history are that one's")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute at first")
     return parser.parse_args()
 
@@ -113,8 +118,9 @@ def evaluate(net, groups):
 
 def main():
     a = arguments()
-    fresh = {"widths": tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset], "history": a.length > 1}
-    run = training.Training(a, network.Denoiser, fresh, weight_decay=1e-4)
+    widths = tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset]
+    fresh, begin = export.read(a.weights) if a.weights else ({"widths": widths, "history": a.length > 1}, None)
+    run = training.Training(a, network.Denoiser, fresh, begin, weight_decay=1e-4)
     groups = batches.load(a.frames, a.device)
     held_out = batches.load([a.held_out], a.device) if a.held_out else None
     forward = torch.compile(run.net) if a.compile else run.net

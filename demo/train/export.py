@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 import network
@@ -28,8 +29,7 @@ class Graph:
         return name
 
     def weight(self, name, values, dtype):
-        values = values.detach().cpu().float().numpy().astype({"F16": np.float16, "F32": np.float32}[dtype])
-        self.weights[name] = np.ascontiguousarray(values)
+        self.weights[name] = np.ascontiguousarray(values.detach().cpu().float().numpy())  # write() rounds them
         return self.tensor(name, dtype, *values.shape, role="weight")
 
     def node(self, operation, numbers, **views):
@@ -141,7 +141,32 @@ def graph_of(net):
 
 def write(graph, path):
     text = json.dumps({"version": 1, "numbers": {"height": MOST, "width": MOST}, "tensors": graph.tensors, "nodes": graph.nodes})
-    save_file(graph.weights, path, {"tandem.graph": text})
+    types = {"F16": np.float16, "F32": np.float32}
+    save_file({name: values.astype(types[graph.tensors[name]["dtype"]]) for name, values in graph.weights.items()}, path, {"tandem.graph": text})
+
+
+def read(path):
+    """Of a denoiser that main() wrote: options of network.Denoiser, and its state. Where weights lie in the file follows from what becomes
+    of a network whose weights are numbers from 0 on."""
+    try:
+        with safe_open(path, "np") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}
+            gathers = [node for node in json.loads(file.metadata()["tandem.graph"])["nodes"] if node["operation"] == "gather"]
+        *radius, last = gathers[network.LEVELS - 1 :]
+        options = {"widths": tuple(len(weights[f"{name}.w"]) for name in ("enter", "quarter", "eighth")), "dim": last["dim"],
+                   "radius": tuple(node["radius"] for node in reversed(radius)), "coarse_radius": last["coarse_radius"],
+                   "final_radius": last["radius"], "history": "history.bias" in weights}
+        net = network.Denoiser(**options)
+        state = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
+        torch.nn.utils.vector_to_parameters(torch.arange(len(state), dtype=torch.float32), net.parameters())
+        for name, places in graph_of(net).weights.items():
+            if weights[name].shape != places.shape:
+                raise ValueError(f"{name} is {weights[name].shape}, not {places.shape}")
+            state[torch.from_numpy(places.astype(np.int64))] = torch.from_numpy(weights[name].astype(np.float32))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"{path}: not a denoiser of export.py: {error}") from error
+    torch.nn.utils.vector_to_parameters(state, net.parameters())
+    return options, net.state_dict()
 
 
 def main(usage, kind, graph_of_kind):

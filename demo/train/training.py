@@ -73,9 +73,9 @@ class Recorded:
 
 class Training:
     """A checkpoint's network, the mean of its weights over some hundred steps, which is what is exported, and their optimizer; a new one
-    where there is no checkpoint, with the options that `fresh` says."""
+    where there is no checkpoint, with the options that `fresh` says and, unless that is None, the state `weights`."""
 
-    def __init__(self, a, make, fresh, **optimizer):
+    def __init__(self, a, make, fresh, weights=None, **optimizer):
         self.a = a
         torch.manual_seed(a.seed)
         self.is_gpu = a.device.startswith("cuda")
@@ -85,6 +85,8 @@ class Training:
         state = torch.load(a.checkpoint, map_location="cpu", weights_only=True) if a.checkpoint.exists() else None
         self.options = dict(state["options"]) if state else fresh
         self.net, self.mean = (make(**self.options).to(a.device, memory_format=torch.channels_last) for _ in range(2))
+        if weights and not state:
+            self.net.load_state_dict(weights)
         self.mean.load_state_dict(self.net.state_dict())
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=a.rate, fused=self.is_gpu, **optimizer)
         self.step, self.spent = 0, 0.0

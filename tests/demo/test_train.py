@@ -80,6 +80,31 @@ class Gi(unittest.TestCase):
             self.assertTrue(np.isfinite(R.load(out / "lit.safetensors")[0]["indirect"][1]).all())
 
 
+@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "PyTorch or safetensors is not installed")
+class Denoiser(unittest.TestCase):
+    """Parts of denoise.py."""
+
+    def setUp(self):
+        sys.path.insert(0, str(RUN.parent))
+        self.addCleanup(sys.path.remove, str(RUN.parent))
+
+    def test_weights_there_and_back(self):
+        """What is read of a file is exported as that very file."""
+        import export
+        import network
+        file = RUN.parents[1] / "assets/denoise.safetensors"
+        options, weights = export.read(file)
+        net = network.Denoiser(**options)
+        net.load_state_dict(weights)
+        with tempfile.TemporaryDirectory(prefix="tandem-weights-") as folder:
+            again = pathlib.Path(folder) / "again.safetensors"
+            export.write(export.graph_of(net), again)
+            self.assertEqual(again.read_bytes(), file.read_bytes())
+        for other in (file.with_name("gi.safetensors"), pathlib.Path(__file__)):
+            with self.assertRaisesRegex(SystemExit, f"{other.name}: not a denoiser of export.py"):
+                export.read(other)
+
+
 class Train(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="tandem-train-")
