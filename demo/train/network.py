@@ -29,8 +29,9 @@ def luminance(color):
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def measure(color, depth):
-    """Of each frame: 1 / geometric mean of its tiles' luminances, and the geometric mean of its depths."""
+def measure(color, depth, valid):
+    """Of each frame: 1 / geometric mean of its tiles' luminances, each the mean of those pixels that are `valid`, and the geometric mean
+    of its depths."""
     def tiles(x):
         return F.avg_pool2d(x, TILE, ceil_mode=True, count_include_pad=False)
 
@@ -39,7 +40,8 @@ def measure(color, depth):
         logs = torch.where(there, x.clamp_min(1e-8).log(), torch.zeros_like(x))
         return (logs.sum((1, 2, 3), keepdim=True) / there.sum((1, 2, 3), keepdim=True).clamp_min(1)).exp()
 
-    return 1 / mean_log(tiles(luminance(color))), mean_log(depth)
+    valid = valid.to(color)
+    return 1 / mean_log(tiles(luminance(color) * valid) / tiles(valid).clamp_min(1 / TILE**3)), mean_log(depth)
 
 
 def clean(x):
@@ -96,7 +98,7 @@ def demodulate(color, albedo, normal, depth, history=None):
     emits = albedo.amax(1, keepdim=True) < NO_ALBEDO
     modulation = torch.where(emits, torch.ones_like(albedo), albedo.clamp(NO_ALBEDO, 1))
     light = color / modulation
-    exposure, far = measure(color, depth)
+    exposure, far = measure(color, depth, valid)
     features = [(light * exposure).log1p(), albedo.clamp(0, 1), normal.clamp(-1, 1), depth / (depth + far), valid.to(color), emits.to(color)]
     if history is not None:
         features += [(history[:, :3] * exposure).log1p(), history[:, 3:] / (1 + history[:, 3:])]

@@ -104,6 +104,26 @@ class Denoiser(unittest.TestCase):
             with self.assertRaisesRegex(SystemExit, f"{other.name}: not a denoiser of export.py"):
                 export.read(other)
 
+    def test_exposure(self):
+        """Of pixels that are there: as many tiles' means, however few pixels they are of."""
+        import network
+        import torch
+        tiles = torch.exp(torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(1)))
+        color = tiles.repeat_interleave(16, 2).repeat_interleave(16, 3)[..., :40, :].expand(-1, 3, -1, -1).clone()
+        depth = torch.ones_like(color[:, :1])
+
+        def exposure():
+            return float(network.demodulate(color, color / 10, color, depth)[3])
+        expected = float(torch.exp(-tiles.log().mean()))
+        self.assertAlmostEqual(exposure(), expected, delta=1e-5 * expected)
+        color[:, 1, ::2] = torch.nan
+        color[..., 1::3] = torch.inf
+        self.assertAlmostEqual(exposure(), expected, delta=1e-5 * expected)
+        color[..., :16, 32:48] = torch.nan
+        tiles[0, 0, 0, 2] = 1  # does not count
+        expected = float(torch.exp(-tiles.log().sum() / 11))
+        self.assertAlmostEqual(exposure(), expected, delta=1e-5 * expected)
+
 
 class Train(unittest.TestCase):
     def setUp(self):
