@@ -81,9 +81,10 @@ def orthogonal(size, generator):
     return q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
 
 
-def batch_of(groups, clips, length, size, generator):
-    """`length` frames of each of so many clips, one after the other: a list of dicts of [clips, channels, size, size]. Crops are taken
-    with one index a tensor: a GPU starts few kernels for it, and waits for none of the CPU's."""
+def batch_of(groups, clips, length, size, generator, sparse=0.0):
+    """`length` frames of each of so many clips, one after the other: a list of dicts of [clips, channels, size, size]. That share of clips
+    is `sparse`, of which color is missing where a render of 2/3 or half the size has no pixel. Crops are taken with one index a tensor:
+    a GPU starts few kernels for it, and waits for none of the CPU's."""
     def below(most):
         return (torch.rand(clips, generator=generator) * torch.as_tensor(most)).long()
 
@@ -115,15 +116,21 @@ def batch_of(groups, clips, length, size, generator):
     gain = torch.exp(torch.rand(clips, generator=generator) * 6 - 3)
     turn = orthogonal(clips, generator)
     holes = chance(MISSING)
+    # Of every three rows and columns two are there, or one of two: from which on is each frame's own affair, as if it were jittered, or
+    # the clip's. A period of 1 stands for none that is missing.
+    period = torch.where(chance(sparse), torch.where(chance(0.5), 2, 3), 1)
+    phase = (torch.rand((length, 2, clips), generator=generator) * period).long()
+    phase = torch.where(chance(0.5), phase, phase[:1])
     left_out = {"albedo": chance(0.04), "normal": chance(0.06), "depth": chance(0.1)}  # what an engine may leave out
     numbers = torch.cat((frames.flatten(), references.flatten(), origin.flatten(), flips.flatten().long(), turned.long(), holes.long(),
-                         *(x.long() for x in left_out.values())))
+                         period, phase.flatten(), *(x.long() for x in left_out.values())))
     reals = torch.cat((gain, turn.flatten()))
     if device.type == "cuda":
         numbers, reals = (x.pin_memory().to(device, non_blocking=True) for x in (numbers, reals))
-    frames, references, origin, flips, turned, holes, *gone = numbers.split(
-        [length * clips, length * clips, 2 * length * clips, 2 * clips, clips, clips, clips, clips, clips])
+    frames, references, origin, flips, turned, holes, period, phase, *gone = numbers.split(
+        [length * clips, length * clips, 2 * length * clips, 2 * clips, clips, clips, clips, 2 * length * clips, clips, clips, clips])
     frames, references, origin, flips = frames.view(length, clips), references.view(length, clips), origin.view(length, 2, clips), flips.view(2, clips)
+    phase = phase.view(length, 2, clips, 1)
     gain, turn = reals[:clips].view(-1, 1, 1, 1), reals[clips:].view(clips, 3, 3)
 
     axis = torch.arange(size, device=device)
@@ -145,6 +152,8 @@ def batch_of(groups, clips, length, size, generator):
             frame[name] = torch.where(missing.bool().view(-1, 1, 1, 1), absent, frame[name]) if name in frame else absent
         frame["normal"] = torch.einsum("nij,njyx->niyx", turn, frame["normal"])
         hole = (torch.rand((clips, 1, size, size), generator=noise, device=device) < 0.02) & holes.bool().view(-1, 1, 1, 1)
+        traced = ((axis + phase[t]) % period[:, None] > 0) | (period[:, None] == 1)
+        hole |= ~(traced[0, :, None, :, None] & traced[1, :, None, None, :])
         frame["color"] = (frame["color"] * gain).masked_fill(hole, math.nan)
         frame["reference"] = take(group.references, references[t]) * gain
         if t:

@@ -31,6 +31,7 @@ def arguments():
     parser.add_argument("--widths", help="instead: channels of the three levels, as 48,64,96; multiples of 16")
     parser.add_argument("--weights", type=pathlib.Path, help="a model of export.py's, to begin with where there is no checkpoint: width and\n"
                         "history are that one's")
+    parser.add_argument("--sparse", type=float, default=0.25, help="share of clips with color at fewer pixels, as they are upscaled")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute at first")
     return parser.parse_args()
 
@@ -140,7 +141,7 @@ def main():
 
     def batch_at(step, generator):
         length = a.length if run.options["history"] and step % 2 else 1
-        return batches.batch_of(groups, max(1, a.batch // length), length, a.crop, generator)
+        return batches.batch_of(groups, max(1, a.batch // length), length, a.crop, generator, a.sparse)
 
     print(f"{batches.count(groups)} clips, {run.seconds():.1f} s to load; from step {run.step} on", flush=True)
     run.run(batch_at, training.Recorded(compute) if is_recorded else compute, (lambda net: evaluate(net, held_out)) if held_out else None)

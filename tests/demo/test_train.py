@@ -124,6 +124,42 @@ class Denoiser(unittest.TestCase):
         expected = float(torch.exp(-tiles.log().sum() / 11))
         self.assertAlmostEqual(exposure(), expected, delta=1e-5 * expected)
 
+    def make_group(self, size=72):
+        """A path of four frames, whose pixels are all different."""
+        import batches
+        import torch
+        group, generator = batches.Group(), torch.Generator().manual_seed(2)
+        frames = [{"color": torch.rand(size, size, 3, generator=generator) + 0.1, "motion": torch.zeros(size, size, 2)} for _ in range(4)]
+        group.stack(frames, [frame["color"] for frame in frames], "cpu")
+        group.clips, group.is_path = [[(i, i) for i in range(4)]], [True]
+        return group
+
+    def test_sparse_crops(self):
+        """Every clip, or none, has color but at the pixels of a smaller render: the same ones in all frames, or each its own."""
+        import batches
+        import torch
+        batch = batches.batch_of([self.make_group()], 64, 4, 48, torch.Generator().manual_seed(3), 1.0)
+        there = torch.stack([frame["color"].isfinite().all(1) for frame in batch])
+        seen, patterns = set(), set()
+        for clip in range(64):
+            rows, columns = there[:, clip].any(2), there[:, clip].any(1)
+            holes = (there[:, clip] != rows[:, :, None] & columns[:, None, :]).float().mean()
+            self.assertLess(holes, 0.02)  # of those that miss some pixels anyway
+            share = int(rows[0].sum())
+            self.assertIn(share, (24, 32))
+            period = 2 if share == 24 else 3
+            for lines in (rows, columns):
+                self.assertTrue((lines.view(4, -1, period) == lines.view(4, -1, period)[:, :1]).all())
+                self.assertTrue((lines.sum(1) == share).all())
+            patterns.update((period, tuple(lines[0, :period].tolist())) for lines in (rows, columns))
+            seen.add((period, bool((rows == rows[:1]).all() and (columns == columns[:1]).all())))
+        self.assertEqual(seen, {(2, True), (2, False), (3, True), (3, False)})
+        self.assertEqual(len(patterns), 5)
+        for frame in batch:
+            self.assertTrue(frame["reference"].isfinite().all())
+        batch = batches.batch_of([self.make_group()], 64, 1, 48, torch.Generator().manual_seed(3), 0.0)
+        self.assertGreater(batch[0]["color"].isfinite().float().mean(), 0.99)
+
 
 class Train(unittest.TestCase):
     def setUp(self):
