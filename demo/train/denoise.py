@@ -32,41 +32,91 @@ def arguments():
     parser.add_argument("--weights", type=pathlib.Path, help="a model of export.py's, to begin with where there is no checkpoint: width and\n"
                         "history are that one's")
     parser.add_argument("--sparse", type=float, default=0.25, help="share of clips with color at fewer pixels, as they are upscaled")
+    parser.add_argument("--tone", type=float, default=0.03, help="weight of the logarithm of each crop's error as it is shown")
+    parser.add_argument("--relative", type=float, default=0.2, help="weight of relMSE, which dark pixels beside bright edges have most of")
+    parser.add_argument("--structure", type=float, default=0.3, help="weight of 1 - SSIM")
+    parser.add_argument("--flicker", type=float, default=1.0, help="weight of what changes from frame to frame and should not")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute at first")
-    return parser.parse_args()
+    a = parser.parse_args()
+    if a.crop < WINDOW:
+        parser.error(f"--crop {a.crop}: must be at least {WINDOW}")
+    return a
 
 
 # --- Loss ---
 
+PARTS = ("log", "slope", "tone", "light", "relative", "structure", "flicker")
+WINDOW, SIGMA = 11, 1.5  # of SSIM
+LEAST_TONE = 3e-5  # mean square of what is shown, 45 dB: below, a crop is as good as it need be
+MOST_RELATIVE = 3  # times as much as a reference: the more an error is beyond, the less it pulls, as a firefly's does
 
-def loss_of(out, light, exposure, frame):
-    """Of logarithms, their slopes, what is shown, and light where the albedo is smooth, so that the reference has one."""
+
+def blurred(x):
+    """By SSIM's Gaussian, where all of it is within the image. Two products of matrices: a convolution of one channel is slow."""
+    weights = torch.exp(-(torch.arange(WINDOW, device=x.device) - WINDOW // 2).square() / (2 * SIGMA**2))
+    weights = weights / weights.sum()
+
+    def band(n):
+        offset = torch.arange(n, device=x.device) - torch.arange(n - WINDOW + 1, device=x.device)[:, None]
+        return torch.where((offset >= 0) & (offset < WINDOW), weights[offset.clamp(0, WINDOW - 1)], torch.zeros_like(weights[:1]))
+    return band(x.shape[-2]) @ (x @ band(x.shape[-1]).T)
+
+
+def ssim_of(a, b):
+    """As `tandem help denoise` has it, of what is shown."""
+    mean_a, mean_b, squares, products = blurred(torch.cat((a, b, a * a + b * b, a * b), 1)).chunk(4, 1)
+    both, means = mean_a * mean_b, mean_a.square() + mean_b.square()
+    return ((2 * both + 1e-4) * (2 * (products - both) + 9e-4) / ((means + 1e-4) * (squares - means + 9e-4))).mean()
+
+
+def losses_of(out, light, exposure, frame):
+    """Of logarithms, their slopes, what is shown, light where the albedo is smooth, so that the reference has one; relMSE and SSIM. All
+    but the last part of PARTS."""
     reference, albedo = frame["reference"], frame["albedo"]
     a, b = (x.mul(exposure).log1p() for x in (out, reference))
-    loss = (a - b).abs().mean()
-    for axis in (-1, -2):
-        loss = loss + 0.5 * (a.diff(dim=axis) - b.diff(dim=axis)).abs().mean()
+    slope = sum((a.diff(dim=axis) - b.diff(dim=axis)).abs().mean() for axis in (-1, -2))
     key = 0.4 * exposure  # the middle gray of what is shown
-    c, d = (x * key / (1 + x * key) for x in (out, reference))
-    loss = loss + 4 * F.mse_loss(c, d)
+    e, r = out * key, reference * key
+    c, d = e / (1 + e), r / (1 + r)
+    # Each crop's error by its logarithm, near enough, as PSNR has it: quiet ones count, too.
+    tone = (1 + (c - d).square().mean((1, 2, 3)) / LEAST_TONE).log().mean()
     smooth = (F.max_pool2d(albedo, 3, 1, 1) + F.max_pool2d(-albedo, 3, 1, 1)).amax(1, keepdim=True) < 0.02
     bright = albedo.amin(1, keepdim=True) > 0.05
     where = (smooth & bright).float()
     wanted = (reference / albedo.clamp_min(0.05) * exposure).log1p()
-    return loss + 0.25 * ((light * exposure).log1p() - wanted).abs().mul(where).mean()
+    of_light = ((light * exposure).log1p() - wanted).abs().mul(where).mean()
+    relative = MOST_RELATIVE**2 * ((e - r).square() / (r.square() + 0.01) / MOST_RELATIVE**2).log1p().mean()
+    return [(a - b).abs().mean(), slope, tone, of_light, relative, 1 - ssim_of(c, d)]
 
 
 def flicker_of(now, then, exposure, frame):
-    """How differently from its reference the result changes along the motion: `now` and `then` are pairs of result and reference."""
-    pairs = [torch.cat((x, torch.ones_like(x[:, :1])), 1) for x in then]
-    moved = [network.reproject(x, frame["motion"], frame.get("valid"), frame["guides"], frame["before"]) for x in pairs]
-    a, b = ((x * exposure).log1p() - (y[:, :3] * exposure).log1p() for x, y in zip(now, moved))
-    return ((a - b).abs() * (moved[0][:, 3:] > 0)).mean()
+    """How differently from its reference the result changes along the motion: `now` and `then` are pairs of result and reference. As
+    `tandem eval denoise` has it: from the nearest pixel, wherever a pixel was seen before, be it of another surface, and of each frame
+    the root of the mean square of what is shown; and of logarithms, their mean."""
+    height, width = now[0].shape[-2:]
+    rows, columns = (torch.arange(n, device=exposure.device) + 0.5 for n in (height, width))
+    motion = frame["motion"]
+    y, x = rows.view(1, -1, 1) + motion[:, 1], columns.view(1, 1, -1) + motion[:, 0]
+    seen = ((y >= 0) & (y < height) & (x >= 0) & (x < width))[:, None]  # not where motion is not finite
+    if "valid" in frame:
+        seen = seen & (frame["valid"] > 0)
+    y, x = (torch.where(seen[:, 0], at, torch.zeros_like(at)).long() for at in (y, x))
+    at = y * width + x
+    both = torch.cat(then, 1).flatten(2)
+    moved = both.gather(2, at.flatten(1)[:, None].expand_as(both)).view(len(both), 2, 3, height, width)
+    now, moved = torch.stack(now, 1) * exposure[:, None], moved * exposure[:, None]
+    counts = seen.sum((1, 2, 3)).clamp_min(1)
+
+    def difference(of):
+        a, b = (of(now) - of(moved)).unbind(1)
+        return torch.where(seen, a - b, torch.zeros_like(a))
+    squares = difference(lambda x: 0.4 * x / (1 + 0.4 * x)).square().mean(1).sum((1, 2)) / counts
+    return (squares + 1e-6).sqrt().mean() + (difference(torch.log1p).abs().mean(1).sum((1, 2)) / counts).mean()
 
 
-def clip_loss(forward, batch, autocast):
-    """The mean over a clip's frames; each has the history that those before left."""
-    loss, history, then = 0.0, None, None
+def clip_loss(forward, batch, autocast, weights):
+    """What each of PARTS, times its weight, adds to the mean over a clip's frames; each has the history that those before left."""
+    sums, history, then = 0.0, None, None
     for t, frame in enumerate(batch):
         frame["guides"] = (frame["normal"], frame["depth"])
         if t:
@@ -76,11 +126,11 @@ def clip_loss(forward, batch, autocast):
             out, history, exposure = forward(*(frame[name] for name in batches.INPUTS), history)
         out, history, exposure = out.float(), history.float(), exposure.float()
         now = (out, frame["reference"])
-        loss = loss + loss_of(out, history[:, :3], exposure, frame)
-        if t:
-            loss = loss + 0.25 * flicker_of(now, then, exposure, frame)
+        losses = losses_of(out, history[:, :3], exposure, frame)
+        flicker = flicker_of(now, then, exposure, frame) if t else torch.zeros_like(losses[0])
+        sums = sums + torch.stack([*losses, flicker])
         then = now
-    return loss / len(batch)
+    return sums * weights / len(batch)
 
 
 # --- Held-out frames ---
@@ -124,27 +174,29 @@ def main():
     run = training.Training(a, network.Denoiser, fresh, begin, weight_decay=1e-4)
     groups = batches.load(a.frames, a.device)
     held_out = batches.load([a.held_out], a.device) if a.held_out else None
+    weights = {"log": 1, "slope": 0.5, "tone": a.tone, "light": 0.25, "relative": a.relative, "structure": a.structure, "flicker": a.flicker}
+    weights = torch.tensor([weights[part] for part in PARTS], device=a.device)
     forward = torch.compile(run.net) if a.compile else run.net
     is_recorded = run.is_gpu and not a.eager
     for parameter in run.parameters if is_recorded else ():
         parameter.grad = torch.zeros_like(parameter)
 
     def compute(batch):
-        """clip_loss() and its gradients, where they are recorded into the same memory each time."""
+        """clip_loss() and the gradients of its sum, where they are recorded into the same memory each time."""
         if is_recorded:
             torch._foreach_zero_([parameter.grad for parameter in run.parameters])
-        loss = clip_loss(forward, [dict(frame) for frame in batch], run.autocast)
+        parts = clip_loss(forward, [dict(frame) for frame in batch], run.autocast, weights)
         if not is_recorded:
             run.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        return loss.detach()
+        parts.sum().backward()
+        return parts.detach()
 
     def batch_at(step, generator):
         length = a.length if run.options["history"] and step % 2 else 1
         return batches.batch_of(groups, max(1, a.batch // length), length, a.crop, generator, a.sparse)
 
     print(f"{batches.count(groups)} clips, {run.seconds():.1f} s to load; from step {run.step} on", flush=True)
-    run.run(batch_at, training.Recorded(compute) if is_recorded else compute, (lambda net: evaluate(net, held_out)) if held_out else None)
+    run.run(batch_at, training.Recorded(compute) if is_recorded else compute, (lambda net: evaluate(net, held_out)) if held_out else None, PARTS)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def shown(x):
 
 
 class Recorded:
-    """A step's loss and its gradients as CUDA graphs, one for each shape of a batch, which is a list of frames: to launch some thousand
+    """A step's loss, or the parts that it is the sum of, and its gradients as CUDA graphs, one for each shape of a batch, which is a list of frames: to launch some thousand
     kernels one by one takes longer than they do."""
 
     def __init__(self, compute):
@@ -49,14 +49,14 @@ class Recorded:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                expected = float(self.compute(inputs))
+                expected = float(self.compute(inputs).sum())
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             loss = self.compute(inputs)
         graph.replay()
-        if not abs(float(loss) - expected) <= 0.01 * abs(expected):
-            raise RuntimeError(f"a recorded step has a loss of {float(loss)}, which is {expected}")
+        if not abs(float(loss.sum()) - expected) <= 0.01 * abs(expected):
+            raise RuntimeError(f"a recorded step has a loss of {float(loss.sum())}, which is {expected}")
         return graph, inputs, loss
 
     def __call__(self, batch):
@@ -80,7 +80,7 @@ class Training:
         torch.manual_seed(a.seed)
         self.is_gpu = a.device.startswith("cuda")
         if self.is_gpu:
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True  # but of no other product: losses have small differences of large sums
             torch.backends.cudnn.benchmark = True
         state = torch.load(a.checkpoint, map_location="cpu", weights_only=True) if a.checkpoint.exists() else None
         self.options = dict(state["options"]) if state else fresh
@@ -116,10 +116,10 @@ class Training:
                     "optimizer": self.optimizer.state_dict(), "step": self.step, "seconds": self.spent + self.seconds()}, temporary)
         temporary.replace(self.a.checkpoint)
 
-    def run(self, batch_at, compute, evaluate):
-        """batch_at(step, generator) makes a batch, compute(batch) its loss and gradients, evaluate(net), where it is not None, what is
-        printed of held-out frames."""
-        a, first, averages, sums = self.a, self.step, list(self.mean.parameters()), torch.zeros((), device=self.a.device)
+    def run(self, batch_at, compute, evaluate, parts=("loss",)):
+        """batch_at(step, generator) makes a batch, compute(batch) its gradients and its loss, as what those `parts` add to it, evaluate(net),
+        where it is not None, what is printed of held-out frames."""
+        a, first, averages, sums = self.a, self.step, list(self.mean.parameters()), torch.zeros(len(parts), device=self.a.device)
         while self.progress() < 1 and time.monotonic() < self.end and not 0 < a.run_steps <= self.step - first:
             generator = torch.Generator().manual_seed(a.seed * 1_000_003 + self.step)
             warm = min(1, (self.step + 1) / 500)
@@ -135,7 +135,10 @@ class Training:
                 torch._foreach_lerp_(averages, self.parameters, 1 - min(0.998, self.step / (self.step + 10)))
             sums += loss
             if self.step % a.every == 0:
-                line = {"step": self.step, "loss": round(float(sums) / a.every, 5), "seconds": round(self.seconds(), 1)}
+                means = [x / a.every for x in sums.tolist()]
+                line = {"step": self.step, "loss": round(sum(means), 5), "seconds": round(self.seconds(), 1)}
+                if len(parts) > 1:
+                    line["parts"] = {part: round(x, 5) for part, x in zip(parts, means)}
                 if evaluate and self.step % (10 * a.every) == 0:
                     line["held_out"] = evaluate(self.mean)
                 sums.zero_()

@@ -160,6 +160,56 @@ class Denoiser(unittest.TestCase):
         batch = batches.batch_of([self.make_group()], 64, 1, 48, torch.Generator().manual_seed(3), 0.0)
         self.assertGreater(batch[0]["color"].isfinite().float().mean(), 0.99)
 
+    def test_losses(self):
+        """SSIM is that of the tool, and relMSE, but for errors that are several times a pixel's reference; flicker its root of a mean square; nothing is lost where the result is the reference."""
+        import denoise
+        import torch
+        generator = torch.Generator().manual_seed(4)
+        reference = torch.rand(2, 3, 24, 30, generator=generator) ** 2
+        out = (reference + 0.1 * torch.randn(2, 3, 24, 30, generator=generator)).clamp_min(0)
+        frame = {"reference": reference, "albedo": torch.ones_like(reference), "motion": torch.zeros(2, 2, 24, 30)}
+        exposure = torch.full((2, 1, 1, 1), 2.5)  # 1 / 0.4: what is shown is x / (1 + x)
+        parts = dict(zip(denoise.PARTS, map(float, denoise.losses_of(out, out, exposure, frame))))
+        a, b = (x.double().numpy() for x in (out, reference))
+        self.assertAlmostEqual(parts["relative"], np.mean(9 * np.log1p((a - b) ** 2 / (b * b + 0.01) / 9)), delta=1e-4 * parts["relative"])
+        self.assertAlmostEqual(parts["relative"], np.mean((a - b) ** 2 / (b * b + 0.01)), delta=0.1 * parts["relative"])
+        self.assertAlmostEqual(parts["structure"], 1 - self.ssim(a / (1 + a), b / (1 + b)), delta=1e-4)
+        for part, loss in zip(denoise.PARTS, denoise.losses_of(reference, reference, exposure, frame)):
+            self.assertAlmostEqual(float(loss), 0, delta=1e-6, msg=part)
+
+        # A result that follows the reference from frame to frame does not flicker, whatever it lacks; what is not seen again counts for nothing.
+        then = torch.rand(2, 3, 24, 30, generator=generator)
+        now = then.roll(3, 3)
+        frame["motion"][:, 0] = -3.3
+        frame["motion"][0, 1, 5] = torch.nan
+        frame["valid"] = torch.ones(2, 1, 24, 30)
+        frame["valid"][:, :, 7] = 0
+        worse = now.clone()
+        worse[:, :, 7], worse[0, :, 5], worse[..., :3] = 9, 9, 9
+        still = float(denoise.flicker_of((worse, worse), (then, then), exposure, frame))
+        self.assertAlmostEqual(still, 1e-3, delta=1e-6)
+        self.assertAlmostEqual(float(denoise.flicker_of((worse, now), (then, then), exposure, frame)), still, delta=1e-6)
+        other = now + 0.5
+        change = (other / (1 + other) - now / (1 + now)).double().numpy()
+        seen = np.ones((2, 24, 30), bool)
+        seen[..., :3], seen[:, 7], seen[0, 5] = False, False, False
+        logs = ((1 + 2.5 * other).log() - (1 + 2.5 * now).log()).double().numpy()
+        expected = np.mean([np.sqrt((c.transpose(1, 2, 0)[s] ** 2).mean() + 1e-6) + l.transpose(1, 2, 0)[s].mean() for c, l, s in zip(change, logs, seen)])
+        self.assertAlmostEqual(float(denoise.flicker_of((other, now), (then, then), exposure, frame)), expected, delta=1e-5)
+
+    @staticmethod
+    def ssim(a, b):
+        weights = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
+        weights /= weights.sum()
+
+        def mean(x):
+            for axis in (2, 3):
+                x = np.lib.stride_tricks.sliding_window_view(x, 11, axis) @ weights
+            return x
+        ma, mb = mean(a), mean(b)
+        va, vb, covariance = mean(a * a) - ma**2, mean(b * b) - mb**2, mean(a * b) - ma * mb
+        return np.mean((2 * ma * mb + 1e-4) * (2 * covariance + 9e-4) / ((ma**2 + mb**2 + 1e-4) * (va + vb + 9e-4)))
+
 
 class Train(unittest.TestCase):
     def setUp(self):
