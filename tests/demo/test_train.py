@@ -7,6 +7,7 @@ usage: test_train.py BUILD_FOLDER [unittest arguments]
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -227,7 +228,9 @@ class Train(unittest.TestCase):
         for words, *args in (("\"\" is none",), ("\"five\" is none", "--run", "five"), ("must be less than --runs, 2", "--run", "2", "--runs", "2"),
                              ("at least 1", "--run", "0", "--minutes", "0"), ("must be as 320x192", "--run", "0", "--size", "7"),
                              ("unknown option --sizes", "--run", "0", "--sizes", "7"), ("needs a value", "--run"),
-                             ("no such folder", "--run", "0", "--held-out", "nowhere"), ("has no tandem", "--run", "0", "--build", "nowhere")):
+                             ("no such folder", "--run", "0", "--held-out", "nowhere"),
+                             ("no such file", "--run", "0", "--weights", "nowhere"), ("needs --frames", "--run", "0", "--beside", "nowhere"),
+                             ("must be 1 to 25", "--run", "0", "--processes", "26"), ("--first 1e3: must", "--run", "0", "--first", "1e3"), ("has no tandem", "--run", "0", "--build", "nowhere")):
             run = self.run_it(*args)
             self.assertEqual((run.returncode, run.stdout), (1, ""), run.stderr)
             self.assertIn(words, run.stderr)
@@ -259,6 +262,36 @@ class Train(unittest.TestCase):
                          seconds=120, capture_output=True, text=True)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         self.assertTrue(np.isfinite(R.load(again)[0]["color"][1]).all())
+
+    @unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "PyTorch or safetensors is not installed")
+    def test_beside(self):
+        """Two runs at the same time: each trains on the frames of both; one begins with weights, of which it tells the width."""
+        import torch
+        sys.path.insert(0, str(RUN.parent))
+        self.addCleanup(sys.path.remove, str(RUN.parent))
+        import export
+        import network
+        weights, runs = self.folder / "weights.safetensors", []
+        export.write(export.graph_of(network.Denoiser(widths=(16, 16, 32), history=True)), weights)
+        for own, other, *more in ((0, 1, "--weights", weights), (1, 0, "--first", "7000000")):
+            runs.append(subprocess.Popen(["sh", RUN, "--build", BUILD, "--python", sys.executable, "--out", self.folder / f"out{own}", "--run", "0", "--runs", "1",
+                                          "--minutes", "4", "--render-share", "1", "--size", "32x32", "--reference", "8", "--processes", "2",
+                                          "--frames", self.folder / f"frames{own}", "--beside", self.folder / f"frames{other}", *more,
+                                          "--options", "--widths 16,32,32 --crop 32 --batch 4 --every 1 --run-steps 2"],
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limits.cpu(300)))
+        told = [run.communicate(timeout=300 * limits.WALL) for run in runs]
+        made = [{path.name for path in (self.folder / f"frames{own}").glob("*.00.safetensors")} for own in (0, 1)]
+        self.assertFalse(made[0] & made[1])
+        for own, (run, (out, err)) in enumerate(zip(runs, told)):
+            self.assertEqual((run.returncode, err), (0, ""))
+            self.assertEqual({name.split(".")[0] for name in made[own]}, {"still", "path"})
+            self.assertIn(f"\n{len(made[0] | made[1])} clips", out)
+            lines = [json.loads(line) for line in (self.folder / f"out{own}/train.jsonl").read_text().splitlines()]
+            for line in lines:
+                self.assertAlmostEqual(sum(line["parts"].values()), line["loss"], delta=1e-4)
+            self.assertEqual([line["parts"]["flicker"] > 0 for line in lines], [False, True])
+            options = torch.load(self.folder / f"out{own}/denoise.pt", weights_only=True)["options"]
+            self.assertEqual(options["widths"], ((16, 16, 32), (16, 32, 32))[own])
 
 
 if __name__ == "__main__":
