@@ -3,6 +3,7 @@
 SPDX-License-Identifier: Apache-2.0
 """
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from safetensors.torch import load_file
@@ -20,20 +21,20 @@ class Group:
     def __init__(self):
         self.tensors, self.references, self.clips, self.is_path = {}, [], [], []
 
-    def stack(self, frames, references, device):
-        def put(tensors, dtype):
-            whole = torch.empty((len(tensors), *tensors[0].shape), dtype=dtype, device=device)
-            for i, tensor in enumerate(tensors):
-                whole[i] = tensor.to(device)
-            return whole
+    def stack(self, frames, references):
         for name in INPUTS + ("motion", "valid"):
             tensors = [frame.get(name) for frame in frames]
             there = next((x for x in tensors if x is not None), None)
             if there is not None:
-                tensors = [x if x is not None else torch.full_like(there, ABSENT[name]) for x in tensors]
-                self.tensors[name] = put(tensors, torch.float16 if name in GUIDES else torch.float32)
-        self.references = put(references, torch.float32)
+                self.tensors[name] = torch.stack([x if x is not None else torch.full_like(there, ABSENT[name]) for x in tensors])
+        self.references = torch.stack(references)
         return self
+
+
+def read(path, device):
+    """A file's tensors, on the device, as they are kept."""
+    return {name: x.to(device, torch.float16 if name in GUIDES else torch.float32) for name, x in load_file(path).items()
+            if name in (*INPUTS, *GUIDES, "reference")}
 
 
 def load(folders, device):
@@ -43,8 +44,9 @@ def load(folders, device):
     for path in sorted(path for folder in folders for path in folder.glob("*.safetensors")):
         scenes.setdefault((path.parent, path.name.rsplit(".", 2)[0]), []).append(path)
     sizes = {}
-    for paths in scenes.values():
-        files = [load_file(path) for path in paths]
+    with ThreadPoolExecutor() as pool:  # some thousand files: what takes time is to convert and copy them, which waits for no lock
+        files_of = [list(files) for files in [pool.map(read, paths, [device] * len(paths)) for paths in scenes.values()]]
+    for files in files_of:
         if "reference" not in files[0]:
             continue
         frames, references, group = sizes.setdefault(tuple(files[0]["color"].shape[:2]), ([], [], Group()))
@@ -58,7 +60,7 @@ def load(folders, device):
         group.is_path.append(clip[-1][1] > clip[0][1])
     if not sizes:
         raise SystemExit("no frames with a reference in " + ", ".join(map(str, folders)))
-    return [group.stack(frames, references, device) for frames, references, group in sizes.values()]
+    return [group.stack(frames, references) for frames, references, group in sizes.values()]
 
 
 def count(groups):

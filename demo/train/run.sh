@@ -86,7 +86,7 @@ done
 case $first in
 *[!0-9]* | ?????????*) die "--first $first: must be a number below 100000000" ;;
 esac
-[ "$processes" -gt 0 ] && [ "$processes" -le 25 ] || die "--processes $processes: must be 1 to 25"
+{ [ "$processes" -gt 0 ] && [ "$processes" -le 25 ]; } || die "--processes $processes: must be 1 to 25"
 [ "$run" -lt "$runs" ] || die "--run $run: must be less than --runs, $runs"
 [ "$minutes" -gt 0 ] || die "--minutes $minutes: must be at least 1"
 [ "$share" -lt 90 ] || die "--render-share $share: must be less than 90"

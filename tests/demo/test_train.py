@@ -131,7 +131,7 @@ class Denoiser(unittest.TestCase):
         import torch
         group, generator = batches.Group(), torch.Generator().manual_seed(2)
         frames = [{"color": torch.rand(size, size, 3, generator=generator) + 0.1, "motion": torch.zeros(size, size, 2)} for _ in range(4)]
-        group.stack(frames, [frame["color"] for frame in frames], "cpu")
+        group.stack(frames, [frame["color"] for frame in frames])
         group.clips, group.is_path = [[(i, i) for i in range(4)]], [True]
         return group
 
