@@ -107,9 +107,12 @@ mkdir -p "$out"
 if [ -z "$frames" ]; then
     frames=$(mktemp -d)
     trap 'rm -rf "$frames"' EXIT
-    trap 'exit 130' INT TERM
+else
+    mkdir -p "$frames"
+    rm -f "$frames/done"
+    trap ': >"$frames/done"' EXIT # whatever becomes of this, a run beside it waits no longer
 fi
-mkdir -p "$frames"
+trap 'exit 130' INT TERM
 [ -z "$checkpoint" ] || [ "$checkpoint" -ef "$out/denoise.pt" ] || cp "$checkpoint" "$out/denoise.pt"
 [ "$run" -eq 0 ] || [ -f "$out/denoise.pt" ] || [ -n "$weights" ] || die "--run $run goes on from a checkpoint: --checkpoint, or $out/denoise.pt"
 
@@ -122,7 +125,6 @@ aside=/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json
 
 # Half of the time for paths, half for copies of one frame: scenes differ. A reference costs the most by far, so a path has four.
 width=${size%x*} height=${size#*x} each=$((60 * minutes * share / 200))
-rm -f "$frames/done"
 for kind in still path; do
     more='--samples 1,1,2,4,8'
     [ "$kind" = still ] || more='--length 4'
@@ -152,7 +154,7 @@ tail -n $((2 * processes)) "$out/frames.txt"
 # What another GPU made counts once it is whole.
 if [ -n "$beside" ]; then
     : >"$frames/done"
-    until [ -f "$beside/done" ] || [ "$(date +%s)" -ge $((start + 60 * minutes * share / 100 + 60)) ]; do
+    until [ -f "$beside/done" ] || [ "$(date +%s)" -ge $((start + 30 * minutes)) ]; do
         sleep 1
     done
     [ -f "$beside/done" ] || {

@@ -275,7 +275,7 @@ class Train(unittest.TestCase):
         export.write(export.graph_of(network.Denoiser(widths=(16, 16, 32), history=True)), weights)
         for own, other, *more in ((0, 1, "--weights", weights), (1, 0, "--first", "7000000")):
             runs.append(subprocess.Popen(["sh", RUN, "--build", BUILD, "--python", sys.executable, "--out", self.folder / f"out{own}", "--run", "0", "--runs", "1",
-                                          "--minutes", "4", "--render-share", "1", "--size", "32x32", "--reference", "8", "--processes", "2",
+                                          "--minutes", "60", "--render-share", "0", "--size", "32x32", "--reference", "8", "--processes", "2",
                                           "--frames", self.folder / f"frames{own}", "--beside", self.folder / f"frames{other}", *more,
                                           "--options", "--widths 16,32,32 --crop 32 --batch 4 --every 1 --run-steps 2"],
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limits.cpu(300)))
