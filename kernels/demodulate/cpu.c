@@ -52,11 +52,11 @@ void td_cpu_demodulate_tiles(const void *params, const td_block *at)
     const td_params_demodulate *p = params;
     const tile t = tile_of(p, at->x);
     td_demodulate_sums sums = {0};
-    float luminance = 0, color[3], depth;
+    float luminance = 0, pixels = 0, color[3], depth;
 
     for (uint32_t r = 0; r < t.rows; r++)
         for (uint32_t c = 0; c < t.columns; c++) {
-            load_color(p, t.batch, t.top + r, t.left + c, color);
+            pixels += (float)load_color(p, t.batch, t.top + r, t.left + c, color);
             luminance += 0.2126f * color[0] + 0.7152f * color[1] + 0.0722f * color[2];
             load(&depth, p->depth, p->depth_dtype, &p->depth_at, t.batch, t.top + r, t.left + c, 1, 0);
             if (depth > TD_DEMODULATE_LEAST) {
@@ -64,7 +64,7 @@ void td_cpu_demodulate_tiles(const void *params, const td_block *at)
                 sums.depths += 1;
             }
         }
-    luminance /= (float)(t.rows * t.columns);
+    luminance = pixels > 0 ? luminance / pixels : 0;
     if (luminance > TD_DEMODULATE_LEAST) {
         sums.luminance = logf(luminance);
         sums.luminances = 1;

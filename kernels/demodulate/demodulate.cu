@@ -107,17 +107,18 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate_t
         return;
     const td::DemodulatePixel pixel(p);
     float color[3] = {}, depth[1] = {};
+    bool there = false;
 
     if (pixel.exists) {
-        pixel.load_color(p, color);
+        there = pixel.load_color(p, color);
         pixel.load(depth, p.depth, p.depth_dtype, p.depth_at, 0.0f);
     }
     const bool has_depth = depth[0] > TD_DEMODULATE_LEAST;
     const float luminance = td::demodulate_sum(0.2126f * color[0] + 0.7152f * color[1] + 0.0722f * color[2], shared);
-    const float count = td::demodulate_sum(pixel.exists ? 1.0f : 0.0f, shared);
+    const float count = td::demodulate_sum(there ? 1.0f : 0.0f, shared);
     const float depths = td::demodulate_sum(has_depth ? 1.0f : 0.0f, shared);
     const float logs = td::demodulate_sum(has_depth ? logf(depth[0]) : 0.0f, shared);
-    const float mean = luminance / count;
+    const float mean = count > 0 ? luminance / count : 0.0f;
 
     if (threadIdx.x == 0)
         p.tiles[blockIdx.x] = mean > TD_DEMODULATE_LEAST ? td_demodulate_sums{logf(mean), 1.0f, logs, depths} : td_demodulate_sums{0.0f, 0.0f, logs, depths};

@@ -444,15 +444,15 @@ static void measure(const ku_case *it, uint32_t b, double *exposure, double *far
             double sum = 0;
             uint32_t pixels = 0;
             for (uint32_t y = top; y < d->height && y < top + 16; y++)
-                for (uint32_t x = left; x < d->width && x < left + 16; x++, pixels++) {
+                for (uint32_t x = left; x < d->width && x < left + 16; x++) {
                     double color[3];
                     const double depth = read(it, DEPTH, b, y, x, 0, 0);
-                    read_color(it, b, y, x, color);
+                    pixels += read_color(it, b, y, x, color);
                     sum += 0.2126 * color[0] + 0.7152 * color[1] + 0.0722 * color[2];
                     depths += depth > 1e-8 ? log(depth) : 0;
                     count += depth > 1e-8;
                 }
-            if (sum / pixels > 1e-8) {
+            if (pixels && sum / pixels > 1e-8) {
                 logs += log(sum / pixels);
                 tiles++;
             }
@@ -521,6 +521,47 @@ static void test_demodulate(void **state)
         run_everywhere(&it, n, check_demodulate);
         ku_free(&it);
     }
+}
+
+/* Most pixels were never traced: every fourth is there, or a tile has none, or nobody has. */
+static void test_demodulate_missing(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < 6; n++) {
+        ku_case it = make_demodulate(n + 1, 20, 35);
+        tu_tensor *color = &it.tensors[COLOR];
+        for (uint32_t i = 0; i < color->batch * 20 * 35; i++) {
+            const uint32_t b = i / 35 / 20, y = i / 35 % 20, x = i % 35;
+            if (n % 3 == 0 ? !(y % 2 && x % 2) : n % 3 == 1 ? x < 32 && y > 2 && (x < 16 || y < 16) : true)
+                tu_set(color, b, y, x, i % 3, (double)NAN);
+        }
+        run_everywhere(&it, n, check_demodulate);
+        ku_free(&it);
+    }
+}
+
+/* Light of 1 is in a token log(1 + 1), as in a frame that is whole: what is missing is not dark. */
+static void check_exposure(const ku_case *it)
+{
+    check_demodulate(it);
+    for (uint32_t y = 1; y < it->op.demodulate.height; y += 2)
+        for (uint32_t x = 1; x < it->op.demodulate.width; x += 2)
+            near(tu_get(&it->tensors[TOKENS], 0, y / 2, x / 2, 3 * 12), log(2), 0x1p-10);
+}
+
+static void test_demodulate_exposure(void **state)
+{
+    ku_case it = {.operation = &td_operation_demodulate, .op.demodulate = {.batch = 1, .height = 20, .width = 35}};
+
+    (void)state;
+    put(&it, COLOR, TANDEM_DTYPE_F32, 0, 0);
+    for (uint32_t i = 0; i < 20 * 35 * 3; i++)
+        tu_set(&it.tensors[COLOR], 0, i / 3 / 35, i / 3 % 35, i % 3, i / 3 / 35 % 2 && i / 3 % 35 % 2 ? 1 : (double)NAN);
+    put(&it, LIGHT, TANDEM_DTYPE_F32, 0, 0);
+    put(&it, MODULATION, TANDEM_DTYPE_F32, 0, 0);
+    put(&it, TOKENS, TANDEM_DTYPE_F16, 0, 0);
+    run_everywhere(&it, 0, check_exposure);
+    ku_free(&it);
 }
 
 static void test_demodulate_refusals(void **state)
@@ -676,8 +717,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conv), cmocka_unit_test(test_every_conv_was_run), cmocka_unit_test(test_conv_refusals),
-        cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_windows),
-        cmocka_unit_test(test_gather_refusals), cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_refusals),
+        cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_windows), cmocka_unit_test(test_gather_refusals),
+        cmocka_unit_test(test_demodulate), cmocka_unit_test(test_demodulate_missing), cmocka_unit_test(test_demodulate_exposure),
+        cmocka_unit_test(test_demodulate_refusals),
         cmocka_unit_test(test_reproject), cmocka_unit_test(test_reproject_refusals)};
 
     if (!em_open_all(TD_EMU_FOLDER))

@@ -515,9 +515,9 @@ typedef struct tandem_gather {
  * modulation: the albedo, no less than 0.02 and no more than 1; where all three are less than 0.02, as of a light or the sky, 1.
  * A token has 12 channels of each pixel, upper left, upper right, lower left, lower right, 0 where there is none: log(1 + exposure *
  * light), three; albedo, from 0 to 1; normal, from -1 to 1; depth / (depth + far); 1 if it is not missing; 1 if its albedo is less
- * than 0.02. 1 / exposure is the geometric mean, over tiles of 16 x 16 pixels, of their mean luminances, of those above 1e-8, `far` of
- * the depths above that; 1 where there is none. With history a pixel has 16 channels: log(1 + exposure * history), three, and weight /
- * (1 + weight), too. */
+ * than 0.02. 1 / exposure is the geometric mean, over tiles of 16 x 16 pixels, of the mean luminances, if above 1e-8, of those that
+ * are not missing (so of a frame that is traced in part it is the same), `far` of the depths above that; 1 where there is none. With
+ * history a pixel has 16 channels: log(1 + exposure * history), three, and weight / (1 + weight), too. */
 typedef struct tandem_demodulate {
     tandem_view color;      /* [batch, height, width, 3], F16 or F32 */
     tandem_view albedo;     /* the same; dtype NONE: 1 */
