@@ -12,6 +12,7 @@
 #include "engine_plugin/tool/network.h"
 #include "engine_plugin/tool/quality.h"
 #include "engine_plugin/tool/tool.h"
+#include "engine_plugin/tool/upscale.h"
 #include "interop/base.h"
 #include "kernels/model/safetensors.h"
 #include "tandem/tandem.h"
@@ -33,6 +34,10 @@ const char *const tool_denoise_help =
     "  valid    1   above 0 if it was seen there\n"
     "Behind a mirror or glass these are the mirror's and the glass's. All but color may be left out: without\n"
     "motion nothing is taken to have moved, without valid what normal and depth say is the same surface counts.\n"
+    "A color that is smaller than albedo, normal and depth is upscaled to their size, by 2 at most, and across as\n"
+    "much as down, but that sizes are rounded up or down: of r rows of color for an output of h, row i is that of\n"
+    "the output's row floor((2 i + 1) h / (2 r)), and columns likewise; its samples are jittered in that pixel. All\n"
+    "else has the output's size. It is the same as a color of the output's size that is NaN at all other pixels.\n"
     "The result is `color` of the file, F32; a network with history writes `history`, `normal` and `depth`, too,\n"
     "from which --previous goes on.\n"
     "\n"
@@ -54,7 +59,8 @@ const char *const tool_denoise_help =
     "  --out F          a picture, or with --frame safetensors; PNG shows 0 to 1 in sRGB\n"
     "  --reference F    what it should be: a picture, or safetensors with `reference` or `color`. Prints, of\n"
     "                   x / (1 + x), PSNR and SSIM (Gaussian of 11 pixels, sigma 1.5), and relMSE, the mean of\n"
-    "                   (x - r)^2 / (r^2 + 0.01); of what came in, too\n"
+    "                   (x - r)^2 / (r^2 + 0.01); of what came in, too: where it is\n"
+    "                   upscaled, of bicubic interpolation\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   how compute meets memory; default auto: the GPU, or else the CPU\n"
     "  --socket PATH    compute in the tandemd that listens there\n"
@@ -209,14 +215,44 @@ static bool read_reference(tool_denoiser *d, const char *path)
     return done;
 }
 
+/* Which input has the output's size: the first of those that a G-buffer has, or else color. */
+static int guide_of(const tool_denoiser *d)
+{
+    for (int i = TOOL_ALBEDO; i <= TOOL_DEPTH; i++)
+        if (d->frame[i].pixels)
+            return i;
+    return TOOL_COLOR;
+}
+
 static bool same_size(tool_denoiser *d, const char *what, const tool_picture *other)
 {
     const tool_picture *color = &d->frame[TOOL_COLOR];
+    const int guide = guide_of(d);
 
     if (!other->pixels || (other->width == color->width && other->height == color->height))
         return true;
-    return fails(d, "%s is %" PRIu32 " x %" PRIu32 ", color %" PRIu32 " x %" PRIu32, what, other->width, other->height, color->width,
-                 color->height);
+    const bool lacks_guide = guide == TOOL_COLOR && (other->width > color->width || other->height > color->height);
+    return fails(d, "%s is %" PRIu32 " x %" PRIu32 ", %s %" PRIu32 " x %" PRIu32 "%s", what, other->width, other->height,
+                 tool_denoiser_inputs[d->rendered.pixels ? guide : TOOL_COLOR].name, color->width, color->height,
+                 lacks_guide ? "; to upscale, albedo, normal or depth of the output's size is needed" : "");
+}
+
+/* A color that is smaller than the G-buffer lies in the output's pixels that were rendered; others are missing. */
+static bool upscale(tool_denoiser *d)
+{
+    const int guide = guide_of(d);
+    tool_picture *color = &d->frame[TOOL_COLOR];
+    const tool_picture *output = &d->frame[guide];
+
+    tool_picture_free(&d->rendered);
+    if (output->width == color->width && output->height == color->height)
+        return true;
+    if (!tool_upscale_fits(color, output))
+        return fails(d, "%s is %" PRIu32 " x %" PRIu32 ", color %" PRIu32 " x %" PRIu32
+                     "; color has the same size, or is upscaled, by 2 at most, across as much as down",
+                     tool_denoiser_inputs[guide].name, output->width, output->height, color->width, color->height);
+    d->rendered = *color;
+    return tool_upscale_place(&d->rendered, output->width, output->height, color) || fails(d, "out of memory");
 }
 
 /* All of a frame, and what it should be. */
@@ -236,6 +272,7 @@ static bool read_all(tool_denoiser *d, const arguments *a, uint32_t number)
             done = name_of(d, tool_denoiser_inputs[i].option, a->pictures[i], a->many, number, name) && read_picture(d, i, name);
     if (done && a->reference)
         done = name_of(d, "--reference", a->reference, a->many && strchr(a->reference, '%'), number, name) && read_reference(d, name);
+    done = done && upscale(d);
     for (int i = TOOL_ALBEDO; i < TOOL_READ && done; i++)
         done = same_size(d, tool_denoiser_inputs[i].name, &d->frame[i]);
     return done && same_size(d, "--reference", &d->reference);
@@ -301,13 +338,21 @@ static bool write_result(tool_denoiser *d, const char *path)
 static bool print_report(tool_denoiser *d, const char *path)
 {
     tandem_info info = TANDEM_INIT(tandem_info);
+    tool_picture *came = &d->frame[TOOL_COLOR]; /* in the output's size */
     tool_quality before, after;
 
     tandem_session_info(d->s, &info);
-    printf("%" PRIu32 " x %" PRIu32 " on %s (%s): %.3f ms", d->results[TOOL_OUT].width, d->results[TOOL_OUT].height, tool_backend_name(info.backend),
-           info.backend == TANDEM_BACKEND_CPU ? info.isa : info.device, d->ms);
+    printf("%" PRIu32 " x %" PRIu32, came->width, came->height);
+    if (d->rendered.pixels)
+        printf(" of %" PRIu32 " x %" PRIu32, d->rendered.width, d->rendered.height);
+    printf(" on %s (%s): %.3f ms", tool_backend_name(info.backend), info.backend == TANDEM_BACKEND_CPU ? info.isa : info.device,
+           d->ms);
     if (d->reference.pixels) {
-        if (!tool_quality_of(&d->frame[TOOL_COLOR], &d->reference, &before) || !tool_quality_of(&d->results[TOOL_OUT], &d->reference, &after))
+        const uint32_t width = came->width, height = came->height;
+        if (d->rendered.pixels)
+            tool_picture_free(came);
+        if ((d->rendered.pixels && !tool_upscale_bicubic(&d->rendered, width, height, came)) ||
+            !tool_quality_of(came, &d->reference, &before) || !tool_quality_of(&d->results[TOOL_OUT], &d->reference, &after))
             return fails(d, "out of memory");
         printf(", PSNR %.2f dB (input %.2f), SSIM %.4f (%.4f), relMSE %.4g (%.4g)", after.psnr_db, before.psnr_db, after.ssim, before.ssim,
                after.rel_mse, before.rel_mse);

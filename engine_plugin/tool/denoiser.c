@@ -180,6 +180,7 @@ void tool_denoiser_close(tool_denoiser *d)
     for (int i = 0; i < TOOL_OUTPUTS; i++)
         tool_picture_free(&d->results[i]);
     tool_picture_free(&d->reference);
+    tool_picture_free(&d->rendered);
 }
 
 /* --- The network --- */

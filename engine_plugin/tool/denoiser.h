@@ -49,6 +49,7 @@ typedef struct tool_denoiser {
     uint64_t mem_bytes;
     tool_picture frame[TOOL_INPUTS], results[TOOL_OUTPUTS]; /* pixels NULL: not there */
     tool_picture reference; /* the caller's, as is_cut; of gi `indirect` */
+    tool_picture rendered;  /* likewise: color as it came, where that was smaller than the output */
     bool is_cut;
     double ms;
     char why[600];

@@ -205,6 +205,99 @@ class Denoise(unittest.TestCase):
         one, two = (R.load(out)[0]["color"][1] for out in outs)
         np.testing.assert_array_equal(one, two)
 
+    def small(self, height, width, rows, columns):
+        """A frame whose color is of so many rows and columns, and the same in NaN, placed by the rule that users are told."""
+        r = np.random.default_rng(height)
+        guides = {"albedo": r.random((height, width, 3)), "normal": r.normal(size=(height, width, 3)).clip(-1, 1),
+                  "depth": 5 * r.random((height, width, 1)), "motion": r.normal(0, 2, (height, width, 2)),
+                  "valid": np.ones((height, width, 1))}
+        guides = {name: x.astype(f32) for name, x in guides.items()}
+        color, placed = r.lognormal(-1, 1, (rows, columns, 3)).astype(f32), np.full((height, width, 3), np.nan, f32)
+        for i in range(rows):
+            for j in range(columns):
+                placed[(2 * i + 1) * height // (2 * rows), (2 * j + 1) * width // (2 * columns)] = color[i, j]
+        self.assertEqual(np.isfinite(placed).sum(), color.size)
+        return color, placed, guides
+
+    def test_upscale(self):
+        """A small color is to the bit what it is in a frame that is otherwise missing; in files of all kinds, along a path."""
+        folder, out, whole = SOURCE / "tests/kernels/denoiser", FOLDER / "up.safetensors", FOLDER / "whole.safetensors"
+        for name, height, width, rows, columns in (("model", 36, 50, 18, 25), ("model", 37, 51, 25, 34), ("model", 37, 51, 19, 26),
+                                                   ("model_history", 33, 47, 22, 31), ("model", 37, 51, 36, 51)):
+            self.model = folder / (name + ".safetensors")
+            color, placed, guides = self.small(height, width, rows, columns)
+            reference = np.abs(np.random.default_rng(1).normal(size=placed.shape)).astype(f32)
+            frame = self.frame("small.safetensors", color=color, reference=reference, **guides)
+            text = self.denoise("--frame", frame, "--reference", frame, "--out", out)
+            self.assertRegex(text, rf"^{width} x {height} of {columns} x {rows} on cpu .* ms, PSNR ")
+            expected_text = self.denoise("--frame", self.frame("placed.safetensors", color=placed, reference=reference, **guides),
+                                         "--reference", frame, "--out", whole)
+            self.assertRegex(expected_text, rf"^{width} x {height} on cpu")
+            psnr = [re.search(r"PSNR ([\d.]+) dB \(input ([\d.]+)\)", each).groups() for each in (text, expected_text)]
+            self.assertEqual(psnr[0][0], psnr[1][0])
+            self.assertGreater(float(psnr[0][1]), float(psnr[1][1]))  # by bicubic interpolation, not mostly black
+            got, expected = R.load(out)[0], R.load(whole)[0]
+            self.assertEqual(set(got), set(expected))
+            for key in expected:
+                self.assertEqual(got[key][1].tobytes(), expected[key][1].tobytes(), (name, key))
+            self.assertEqual(got["color"][1].shape, (height, width, 3))
+            if name == "model_history":
+                for number, each in ((1, color), (2, color[::-1])):
+                    self.frame(f"up.{number}.safetensors", color=each, **guides)
+                    again = placed.copy()
+                    again[np.isfinite(again)] = each.ravel()
+                    self.frame(f"whole.{number}.safetensors", color=again, **guides)
+                for each in ("up", "whole"):
+                    names = (FOLDER / f"{each}{out}.%d.safetensors" for out in ("", "_out"))
+                    self.denoise("--sequence", next(names), "--out", next(names))
+                for number in (1, 2):
+                    one, two = (R.load(FOLDER / f"{each}_out.{number}.safetensors")[0] for each in ("up", "whole"))
+                    for key in two:
+                        self.assertEqual(one[key][1].tobytes(), two[key][1].tobytes(), (number, key))
+                start = R.load(FOLDER / "up_out.1.safetensors")[0]["color"][1]
+                self.assertFalse(np.array_equal(R.load(FOLDER / "up_out.2.safetensors")[0]["color"][1], start))
+        color, placed, guides = self.small(37, 24, 19, 12)
+        self.model = folder / "model.safetensors"
+        names = ("albedo", "normal", "depth")
+        pictures = [x for name in names for x in ("--" + name, pfm(FOLDER / f"up.{name}.pfm", guides[name]))]
+        self.denoise("--color", pfm(FOLDER / "up.color.pfm", color), *pictures, "--out", FOLDER / "up.pfm")
+        guides = {name: guides[name] for name in names}
+        self.denoise("--frame", self.frame("placed.safetensors", color=placed, **guides), "--out", whole)
+        np.testing.assert_array_equal(load_pfm(FOLDER / "up.pfm"), R.load(whole)[0]["color"][1])
+        path = exr(FOLDER / "up.exr", color)
+        run = tool("denoise", "--model", self.model, "--rung", "cpu", "--color", path, *pictures, "--out", FOLDER / "up.pfm")
+        if "that this build knows" not in run.stderr:
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            half = placed.astype(np.float16).astype(f32)
+            self.denoise("--frame", self.frame("placed.safetensors", color=half, **guides), "--out", whole)
+            np.testing.assert_array_equal(load_pfm(FOLDER / "up.pfm"), R.load(whole)[0]["color"][1])
+
+    def test_upscale_refusals(self):
+        color, _, guides = self.small(36, 50, 18, 25)
+        out, model = FOLDER / "up.safetensors", SOURCE / "tests/kernels/denoiser/model_history.safetensors"
+        fit = "; color has the same size, or is upscaled, by 2 at most, across as much as down"
+        for words, change in (
+            (f"albedo is 50 x 36, color 25 x 17{fit}", {"color": color[:17]}),
+            (f"albedo is 50 x 36, color 24 x 18{fit}", {"color": color[:, :24]}),
+            (f"albedo is 50 x 36, color 50 x 18{fit}", {"color": np.concatenate((color, color), 1)}),
+            (f"albedo is 50 x 36, color 25 x 37{fit}", {"color": np.ones((37, 25, 3), f32)}),
+            (f"albedo is 50 x 36, color 100 x 72{fit}", {"color": np.ones((72, 100, 3), f32)}),
+            (f"normal is 50 x 36, color 25 x 17{fit}", {"color": color[:17], "albedo": None}),
+            ("normal is 25 x 18, albedo 50 x 36", {"normal": guides["normal"][:18, :25]}),
+            ("depth is 25 x 18, albedo 50 x 36", {"depth": guides["depth"][:18, :25]}),
+            ("motion is 25 x 18, albedo 50 x 36", {"motion": guides["motion"][:18, :25]}),
+            ("motion is 50 x 36, color 25 x 18; to upscale, albedo, normal or depth of the output's size is needed",
+             {"albedo": None, "normal": None, "depth": None}),
+        ):
+            tensors = {name: x for name, x in {"color": color, **guides, **change}.items() if x is not None}
+            frame = self.frame("bad.safetensors", **tensors)
+            self.refused(1, words, "--model", model, "--rung", "cpu", "--frame", frame, "--out", out)
+        frame = self.frame("small.safetensors", color=color, **guides)
+        start = ("--model", model, "--rung", "cpu", "--frame", frame, "--out", out)
+        self.refused(1, "--reference is 25 x 18, albedo 50 x 36", *start, "--reference", frame)
+        self.refused(1, "history_before is 25 x 18, albedo 50 x 36", *start, "--previous",
+                     self.frame("before.safetensors", history=np.ones((18, 25, 4), f32)))
+
     def test_pictures(self):
         color, albedo, out = pfm(FOLDER / "color.pfm", self.color), pfm(FOLDER / "albedo.pfm", self.albedo, ">"), FOLDER / "out.pfm"
         self.denoise("--color", color, "--albedo", albedo, "--out", out)
