@@ -13,18 +13,20 @@
 
 #include "engine_plugin/tool/denoiser.h"
 #include "engine_plugin/tool/quality.h"
+#include "engine_plugin/tool/upscale.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/eval.h"
 #include "tests/bench/filters.h"
 #include "tests/bench/oidn.h"
 
-enum { ROWS = 32, MODELS = BENCH_EVAL_MODELS, FIRST_COUNTED = 3 };
+enum { MODELS = BENCH_EVAL_MODELS, ROWS = 16 + 10 * MODELS, FIRST_COUNTED = 3, WHOLE = 2 /* halves */ };
 typedef enum row_kind { INPUT, BOX, BILATERAL, ATROUS, OIDN, OIDN_PREFILTERED, OIDN_LIGHT, NETWORK, NETWORK_WITH_HISTORY } row_kind;
 
 typedef struct row {
-    char name[64];
+    char name[72];
     row_kind kind;
-    uint32_t parameter; /* radius, or quality */
+    uint32_t parameter; /* radius, quality, or of a network how many of the output's pixels two are rendered for, across and down */
+    bool is_small;      /* it denoises what was rendered at that size, which bicubic interpolation upscales */
     tool_denoiser *net;
     tool_picture now, then;
     tool_quality sums; /* over the frames that count */
@@ -35,7 +37,7 @@ typedef struct row {
 typedef struct eval {
     const char *frames, *models, *oidn_path, *json, *sheet, *rung, *socket;
     uint32_t rung_value;
-    bool no_oidn, is_gi;
+    bool no_oidn, is_gi, upscale;
     char **names; /* of files, sorted */
     size_t name_count;
     bench_oidn *oidn;
@@ -109,22 +111,25 @@ static row *add_row(eval *e, const char *name, row_kind kind, uint32_t parameter
     return r;
 }
 
-static bool add_network(eval *e, const char *path, bool history)
+/* A network on each frame alone, or on what it kept of the one before; on all of a frame, or on less, which is upscaled. */
+static bool add_network(eval *e, const char *path, bool history, uint32_t halves, bool is_small)
 {
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
-    char name[64];
+    char name[72];
 
-    snprintf(name, sizeof name, "%.40s%s", file, history ? " + history" : "");
-    row *r = add_row(e, name, history ? NETWORK_WITH_HISTORY : NETWORK, 0);
+    snprintf(name, sizeof name, "%.40s%s%s%s", file, history ? " + history" : "",
+             halves == WHOLE ? "" : halves == 3 ? ", 1.5x" : ", 2x", is_small ? " bicubic" : "");
+    row *r = add_row(e, name, history ? NETWORK_WITH_HISTORY : NETWORK, halves);
     if (!r)
         return fails(e, "--model: more than %d", MODELS);
+    r->is_small = is_small;
     r->net = calloc(1, sizeof *r->net);
     if (!r->net)
         return fails(e, "out of memory");
     r->net->output = "out";
     if (!tool_denoiser_open(r->net, path, e->rung_value, e->socket, NULL))
         return fails(e, "%s", r->net->why);
-    return history || !tool_denoiser_has_history(r->net) || add_network(e, path, true);
+    return history || !tool_denoiser_has_history(r->net) || add_network(e, path, true, halves, is_small);
 }
 
 static bool add_networks(eval *e)
@@ -136,8 +141,11 @@ static bool add_networks(eval *e)
         snprintf(path, sizeof path, "%.*s", (int)strcspn(at, ","), at);
         if (count++ == MODELS)
             return fails(e, "--model: more than %d", MODELS);
-        if (!add_network(e, path, false))
+        if (!add_network(e, path, false, WHOLE, false))
             return false;
+        for (uint32_t halves = 4; halves > WHOLE && e->upscale; halves--)
+            if (!add_network(e, path, false, halves, false) || !add_network(e, path, false, halves, true))
+                return false;
     }
     return true;
 }
@@ -176,19 +184,46 @@ static bool copy(const tool_picture *from, tool_picture *to)
     return true;
 }
 
+/* A frame's part as a row sees it: of one that is upscaled what was rendered, at its place in the output, or as a picture. */
+static bool render(const row *r, int input, const tool_picture *from, tool_picture *to)
+{
+    const uint32_t width = tool_upscale_count(from->width, r->parameter), height = tool_upscale_count(from->height, r->parameter);
+    tool_picture small = {0};
+
+    if (!from->pixels || r->parameter == WHOLE || (!r->is_small && input != TOOL_COLOR))
+        return copy(from, to);
+    bool done = tool_upscale_take(from, width, height, &small);
+    if (done && !r->is_small) {
+        done = tool_upscale_place(&small, from->width, from->height, to);
+        tool_picture_free(&small);
+        return done;
+    }
+    for (size_t i = 0; i < (size_t)width * height && done && input == TOOL_MOTION; i++) { /* in its own pixels */
+        small.pixels[2 * i] *= (float)width / (float)from->width;
+        small.pixels[2 * i + 1] *= (float)height / (float)from->height;
+    }
+    *to = small;
+    return done;
+}
+
 /* By a network, which keeps what it found for the next frame, or knows of none. */
 static bool run_network(eval *e, row *r, double *ms)
 {
     for (int i = 0; i < TOOL_READ; i++) {
         tool_picture_free(&r->net->frame[i]);
-        if (!copy(&e->frame.frame[i], &r->net->frame[i]))
+        if (!render(r, i, &e->frame.frame[i], &r->net->frame[i]))
             return fails(e, "out of memory");
     }
     if (!tool_denoiser_run(r->net))
         return fails(e, "%s: %s", r->name, r->net->why);
     *ms = r->net->ms;
-    r->now = r->net->results[TOOL_OUT];
-    r->net->results[TOOL_OUT] = (tool_picture){0};
+    if (r->is_small) {
+        if (!tool_upscale_bicubic(&r->net->results[TOOL_OUT], e->reference.width, e->reference.height, &r->now))
+            return fails(e, "out of memory");
+    } else {
+        r->now = r->net->results[TOOL_OUT];
+        r->net->results[TOOL_OUT] = (tool_picture){0};
+    }
     if (r->kind == NETWORK_WITH_HISTORY)
         tool_denoiser_remember(r->net);
     return true;
@@ -386,9 +421,13 @@ static bool run_clips(eval *e)
 
 static void print(const eval *e)
 {
+    int wide = 36;
+
+    for (uint32_t i = 0; i < e->row_count; i++)
+        wide = (int)strlen(e->rows[i].name) > wide ? (int)strlen(e->rows[i].name) : wide;
     printf("%" PRIu32 " clips, %" PRIu32 " frames%s%s\n", e->clips, e->rows[0].frames, e->oidn ? "" : "; no Open Image Denoise: ",
            e->oidn ? "" : e->no_oidn_why);
-    printf("%-36s %8s %7s %9s %8s %9s\n", "", "PSNR dB", "SSIM", "relMSE", "flicker", "ms");
+    printf("%-*s %8s %7s %9s %8s %9s\n", wide, "", "PSNR dB", "SSIM", "relMSE", "flicker", "ms");
     for (uint32_t i = 0; i < e->row_count; i++) {
         const row *r = &e->rows[i];
         const double n = r->frames;
@@ -397,7 +436,8 @@ static void print(const eval *e)
             snprintf(flicker, sizeof flicker, "%.2f", 1e3 * r->flicker / r->steps);
         if (r->ms > 0)
             snprintf(ms, sizeof ms, "%.2f", r->ms / n);
-        printf("%-36s %8.2f %7.4f %9.4g %8s %9s\n", r->name, r->sums.psnr_db / n, r->sums.ssim / n, r->sums.rel_mse / n, flicker, ms);
+        printf("%-*s %8.2f %7.4f %9.4g %8s %9s\n", wide, r->name, r->sums.psnr_db / n, r->sums.ssim / n, r->sums.rel_mse / n, flicker,
+               ms);
     }
 }
 
@@ -420,9 +460,11 @@ static int report(const eval *e)
 
 static int read_arguments(int argc, char **argv, eval *e)
 {
-    const tool_option options[] = {{"--frames", &e->frames, NULL}, {"--model", &e->models, NULL}, {"--oidn", &e->oidn_path, NULL},
-                                   {"--no-oidn", NULL, &e->no_oidn}, {"--rung", &e->rung, NULL},  {"--socket", &e->socket, NULL},
-                                   {"--json", &e->json, NULL},     {"--sheet", &e->sheet, NULL}};
+    const tool_option options[] = {{"--frames", &e->frames, NULL},     {"--model", &e->models, NULL},
+                                   {"--oidn", &e->oidn_path, NULL},    {"--no-oidn", NULL, &e->no_oidn},
+                                   {"--upscale", NULL, &e->upscale},   {"--rung", &e->rung, NULL},
+                                   {"--socket", &e->socket, NULL},     {"--json", &e->json, NULL},
+                                   {"--sheet", &e->sheet, NULL}};
 
     e->rung = "auto";
     e->is_gi = argc > 0 && !strcmp(argv[0], "gi");
@@ -435,6 +477,8 @@ static int read_arguments(int argc, char **argv, eval *e)
         return tool_usage("eval", "--frames is missing; `tandem help eval` explains it");
     if (e->is_gi && (e->no_oidn || e->oidn_path))
         return tool_usage("eval", "%s is not for gi: Open Image Denoise makes no light", e->no_oidn ? "--no-oidn" : "--oidn");
+    if (e->upscale && (e->is_gi || !e->models))
+        return tool_usage("eval", "--upscale is for denoise with --model");
     if (e->no_oidn && e->oidn_path)
         return tool_usage("eval", "--oidn and --no-oidn exclude one another");
     return tool_rung("eval", e->rung, &e->rung_value) ? TOOL_OK : TOOL_USAGE;

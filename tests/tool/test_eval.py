@@ -40,6 +40,17 @@ def box(x, radius):
     return (sums / counts).astype(f32)
 
 
+def cubic(at, length):
+    """Catmull and Rom's, through numbers at those of `length` places: what each place takes of each."""
+    matrix = np.zeros((length, len(at)))
+    for x in range(length):
+        i = max(0, sum(place <= x for place in at) - 1)
+        t = (x - at[i]) / (at[i + 1] - at[i]) if i + 1 < len(at) and x > at[i] else 0
+        for tap, weight in enumerate((-t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, t**3 - t**2)):
+            matrix[x, min(max(i + tap - 1, 0), len(at) - 1)] += weight / 2
+    return matrix
+
+
 class Eval(unittest.TestCase):
     def setUp(self):
         self.folder = FOLDER / self.id().rsplit(".", 1)[1]
@@ -60,8 +71,9 @@ class Eval(unittest.TestCase):
         run = tool("eval", "denoise", "--frames", self.folder, "--no-oidn", "--rung", "cpu", "--json", self.folder / "out.json", *args)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         report = json.loads((self.folder / "out.json").read_text())
+        wide = max(36, *(len(row["name"]) for row in report["rows"]))
         for row in report["rows"]:
-            self.assertIn(f"{row['name']:36} {row['psnr_db']:8.2f}", run.stdout)
+            self.assertIn(f"\n{row['name']:{wide}} {row['psnr_db']:8.2f}", run.stdout)
         return report, {row["name"]: row for row in report["rows"]}
 
     def test_stills(self):
@@ -122,6 +134,53 @@ class Eval(unittest.TestCase):
         self.assertIn("model.safetensors", rows)
         self.assertNotIn("model.safetensors + history", rows)
 
+    def test_upscale(self):
+        """Rows of what is left of frames that are rendered smaller: as `tandem denoise` has them, and small frames of them."""
+        def kept(length, halves):
+            count = (2 * length + halves - 1) // halves
+            return [(2 * i + 1) * length // (2 * count) for i in range(count)]
+
+        scenes = [self.frame("a.00.safetensors", **self.scene()),
+                  self.frame("b.00.safetensors", **{name: x[:19, :21] for name, x in self.scene().items()})]
+        model = SOURCE / "tests/kernels/denoiser/model.safetensors"
+        report, rows = self.judge("--model", model, "--upscale")
+        names = ["model.safetensors" + size for size in ("", ", 2x", ", 2x bicubic", ", 1.5x", ", 1.5x bicubic")]
+        self.assertEqual(list(rows)[6:], names)
+        for name, halves in (("2x", 4), ("1.5x", 3)):
+            expected, small = [], []
+            for s in scenes:
+                height, width = s["color"].shape[:2]
+                take = np.ix_(kept(height, halves), kept(width, halves))
+                for part, out in (("color", expected), ("", small)):
+                    frame = {key: x[take] if part in key else x for key, x in s.items()}
+                    R.save(FOLDER / "in.safetensors", {key: ("F32", np.ascontiguousarray(x, f32)) for key, x in frame.items()})
+                    run = tool("denoise", "--model", model, "--rung", "cpu", "--frame", FOLDER / "in.safetensors",
+                               "--out", FOLDER / "out.safetensors")
+                    self.assertEqual((run.returncode, run.stderr), (0, ""))
+                    out.append(R.load(FOLDER / "out.safetensors")[0]["color"][1])
+            psnrs = [psnr(x, s["reference"]) for x, s in zip(expected, scenes)]
+            self.assertLess(abs(rows["model.safetensors, " + name]["psnr_db"] - np.mean(psnrs)), 1e-3)
+            # Rows and columns are interpolated one after the other here, by matrices.
+            psnrs = []
+            for x, s in zip(small, scenes):
+                matrices = [cubic(kept(length, halves), length) for length in s["color"].shape[:2]]
+                psnrs.append(psnr(np.einsum("yi,xj,ijc->yxc", *matrices, x.astype(np.float64)).clip(0), s["reference"]))
+            self.assertLess(abs(rows[f"model.safetensors, {name} bicubic"]["psnr_db"] - np.mean(psnrs)), 1e-3)
+
+    def test_upscale_path(self):
+        """With history: where nothing changes it is worth something to a small frame, too, and motion is in its own pixels."""
+        reference, r = np.ones((20, 24, 3)), self.random
+        for number in range(5):
+            self.frame(f"p.{number:02}.safetensors", color=reference * r.lognormal(0, 0.3, reference.shape), reference=reference,
+                       motion=np.zeros((20, 24, 2)) + (4, 2), valid=reference[..., :1], normal=reference, depth=reference[..., :1])
+        _, rows = self.judge("--model", SOURCE / "tests/kernels/denoiser/model_history.safetensors", "--upscale")
+        names = [f"model_history.safetensors{history}{size}" for size in ("", ", 2x", ", 2x bicubic", ", 1.5x", ", 1.5x bicubic")
+                 for history in ("", " + history")]
+        self.assertEqual(list(rows)[6:], names)
+        for alone, with_history in zip(names[::2], names[1::2]):
+            self.assertNotEqual(rows[alone]["psnr_db"], rows[with_history]["psnr_db"])
+            self.assertGreater(rows[with_history]["flicker"], 0)
+
     def test_sheet(self):
         self.frame("a.00.safetensors", **self.scene())
         out = self.folder / "sheet.png"
@@ -148,6 +207,8 @@ class Eval(unittest.TestCase):
         for status, words, *args in (
             (2, "nothing to judge given: must be denoise",), (2, 'unknown "sharpen": must be denoise', "sharpen"), (2, "--frames is missing", "denoise"),
             (2, "exclude one another", *start, "--frames", self.folder, "--oidn", "x"),
+            (2, "--upscale is for denoise with --model", *start, "--frames", self.folder, "--upscale"),
+            (2, "--upscale is for denoise with --model", "gi", "--frames", self.folder, "--model", "x", "--upscale"),
             (1, "no such folder", *start, "--frames", self.folder / "nowhere"), (1, "has no safetensors", *start, "--frames", self.folder / "empty"),
             (1, 'no frame has a "reference"', *start, "--frames", self.folder), (1, "x.safetensors", *start, "--frames", bad),
             (1, "its tensors differ in size", *start, "--frames", sizes),
