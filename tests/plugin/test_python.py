@@ -311,6 +311,28 @@ class Networks(Base):
         R.save(HERE / "no_denoiser.safetensors", {"w": ("F32", np.zeros((1, 8), np.float32))}, {"tandem.graph": json.dumps(GRAPH)})
         self.refuses(tandem.ArgumentError, "is no denoiser", tandem.Denoiser, self.session, HERE / "no_denoiser.safetensors")
 
+    def test_a_denoiser_that_upscales(self):
+        """A small color is to the bit what it is in a frame that is otherwise missing."""
+        denoise = tandem.Denoiser(self.session, ROOT / "tests/kernels/denoiser/model.safetensors")
+        noise = np.random.default_rng(6)
+        for height, width, rows, columns in ((36, 50, 18, 25), (37, 51, 25, 34)):
+            channels = {"albedo": 3, "normal": 3, "depth": 1}
+            guides = {name: noise.random((height, width, n)).astype(np.float32) for name, n in channels.items()}
+            color = noise.exponential(1, (rows, columns, 3)).astype(np.float32)
+            placed = np.full((height, width, 3), np.nan, np.float32)
+            for i in range(rows):
+                for j in range(columns):
+                    placed[(2 * i + 1) * height // (2 * rows), (2 * j + 1) * width // (2 * columns)] = color[i, j]
+            out = denoise(color, **guides)
+            self.assertEqual(out.shape, (height, width, 3))
+            self.assertEqual(out.tobytes(), denoise(placed, **guides).tobytes())
+            self.assertEqual(denoise(color, depth=guides["depth"]).shape, out.shape)
+            self.refuses(tandem.ArgumentError, f"color is {rows} x {columns // 2}, the G-buffer {height} x {width}", denoise,
+                         color[:, : columns // 2], **guides)
+            self.refuses(tandem.ArgumentError, f"color is {height} x {width}, the G-buffer {rows} x {columns}", denoise, placed,
+                         albedo=color)
+            self.refuses(tandem.ArgumentError, "normal is of shape", denoise, color, albedo=guides["albedo"], normal=color)
+
     def test_a_denoiser_with_frames_before(self):
         """The weights of the demo: a picture that stands still becomes better from frame to frame, until that is forgotten."""
         denoise = tandem.Denoiser(self.session, ROOT / "demo/assets/denoise.safetensors")

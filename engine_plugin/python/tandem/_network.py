@@ -171,6 +171,20 @@ class Instance:
     __del__ = close
 
 
+def _place(color, height, width):
+    """A frame of that size: rendered pixels are where `tandem help denoise` says, others are NaN, which is missing."""
+    import numpy as np
+
+    rows, columns = np.shape(color)[:2]
+    if not (rows <= height <= 2 * rows and columns <= width <= 2 * columns
+            and height * (columns - 1) < width * (rows + 1) and width * (rows - 1) < height * (columns + 1)):
+        raise ArgumentError(f"color is {rows} x {columns}, the G-buffer {height} x {width}: color has the same size, or is upscaled, "
+                            "by 2 at most, across as much as down")
+    placed = np.full((height, width, 3), np.nan, np.float32)
+    placed[np.ix_(*((2 * np.arange(n) + 1) * to // (2 * n) for n, to in ((rows, height), (columns, width))))] = color
+    return placed
+
+
 class Denoiser:
     """Takes the noise out of a path tracer's frames by a network, as `tandem denoise` does, whose help says what pictures are:
     arrays [height, width, channels] of floats. What it remembers goes on from frame to frame, until reset()."""
@@ -199,10 +213,14 @@ class Denoiser:
             self.instance = self.model.instance(**self._fields)
 
     def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None):
-        """motion: across and down, in pixels, to where what is seen was in the frame before; valid: 0 where it was not seen."""
+        """motion: across and down, in pixels, to where what is seen was in the frame before; valid: 0 where it was not seen.
+        A color that is smaller than albedo, normal and depth is upscaled to their size."""
         import numpy as np
 
-        height, width = np.shape(color)[:2] if np.ndim(color) == 3 else (0, 0)
+        guide = next((g for g in (albedo, normal, depth) if g is not None), color)
+        height, width = np.shape(guide)[:2] if np.ndim(guide) == 3 else (0, 0)
+        if np.ndim(color) == 3 and np.shape(color)[2] == 3 and np.shape(color)[:2] != (height, width) and height:
+            color = _place(color, height, width)
         if self._before and self._before["history_before"].shape[:2] != (height, width):
             self._before = {}  # of another size
         given = {"color": color, "albedo": albedo, "normal": normal, "depth": depth, "motion": motion, "valid": valid, **self._before}
