@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A block has a tile, a thread a pixel of it. A tile has as many rows of tokens as half of its own.
+ * A block has a tile, a thread a pixel of it, or a warp all. A tile has as many rows of tokens as half of its own.
  */
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tensor.cuh"
@@ -12,66 +12,86 @@ namespace td {
 
 constexpr int demodulate_channels = int(TD_DEMODULATE_MOST_CHANNELS);
 
-__device__ __forceinline__ float demodulate_element(const void *from, uint32_t dtype, int64_t at)
-{
-    return dtype == TANDEM_DTYPE_F32 ? static_cast<const float *>(from)[at] : to_float(static_cast<const __half *>(from)[at]);
-}
-
-/* A thread's pixel. */
-struct DemodulatePixel {
+/* A thread's pixel of the block's tile, and those that are a multiple of `apart` rows below it. */
+template <int Rows> struct DemodulatePixels {
     int64_t batch;
-    int y, x;
-    bool exists;
+    int y, x, apart, height, width;
 
-    __device__ __forceinline__ explicit DemodulatePixel(const td_params_demodulate &p)
+    __device__ __forceinline__ explicit DemodulatePixels(const td_params_demodulate &p, int threads)
     {
         batch = blockIdx.x / p.columns / p.rows;
         y = int(blockIdx.x / p.columns % p.rows * TD_DEMODULATE_TILE + threadIdx.x / TD_DEMODULATE_TILE);
         x = int(blockIdx.x % p.columns * TD_DEMODULATE_TILE + threadIdx.x % TD_DEMODULATE_TILE);
-        exists = y < int(p.height) && x < int(p.width);
+        apart = threads / int(TD_DEMODULATE_TILE), height = int(p.height), width = int(p.width);
+    }
+    __device__ __forceinline__ bool exists(int i) const
+    {
+        return y + i * apart < height && x < width;
     }
 
-    /* Elements that are not finite are 0. */
+    /* As they lie in memory; of pixels that do not exist, those of the nearest that does. */
     template <int Channels>
-    __device__ __forceinline__ void load(float (&to)[Channels], const void *from, uint32_t dtype, const td_strides &at, float absent) const
+    __device__ __forceinline__ void read(float (&to)[Rows][Channels], const void *from, uint32_t dtype, const td_strides &at,
+                                         float absent) const
     {
+        if (!from) {
 #pragma unroll
-        for (int c = 0; c < Channels; c++) {
-            to[c] = from ? demodulate_element(from, dtype, row_at(at, batch, y, x) + c) : absent;
-            to[c] = is_finite(to[c]) ? to[c] : 0.0f;
+            for (int i = 0; i < Rows * Channels; i++)
+                to[i / Channels][i % Channels] = absent;
+        } else if (dtype == TANDEM_DTYPE_F32) {
+            read(to, static_cast<const float *>(from), at);
+        } else {
+            read(to, static_cast<const __half *>(from), at);
         }
     }
-
-    /* Whether it is there; else it is black. */
-    __device__ __forceinline__ bool load_color(const td_params_demodulate &p, float (&color)[3]) const
+    template <int Channels, class E>
+    __device__ __forceinline__ void read(float (&to)[Rows][Channels], const E *from, const td_strides &at) const
     {
-        bool there = true;
+#pragma unroll
+        for (int i = 0; i < Rows; i++) {
+            const E *pixel = from + row_at(at, batch, uint32_t(min(y + i * apart, height - 1)), uint32_t(min(x, width - 1)));
 
+            if constexpr (Channels * sizeof(E) == 16)
+                if (uint64_t(pixel) % 16 == 0) {
+                    const float4 four = *reinterpret_cast<const float4 *>(pixel);
+
+                    memcpy(to[i], &four, sizeof four);
+                    continue;
+                }
 #pragma unroll
-        for (int c = 0; c < 3; c++) {
-            color[c] = demodulate_element(p.color, p.color_dtype, row_at(p.color_at, batch, y, x) + c);
-            there = there && is_finite(color[c]);
+            for (int c = 0; c < Channels; c++)
+                to[i][c] = to_float(pixel[c]);
         }
-#pragma unroll
-        for (int c = 0; c < 3; c++)
-            color[c] = there && color[c] > 0 ? color[c] : 0.0f;
-        return there;
     }
 };
 
-/* Of all threads' of a block, in shared memory; the first thread's result counts. */
-__device__ __forceinline__ float demodulate_sum(float x, float *shared)
+/* Elements that are not finite are 0. */
+template <int Channels> __device__ __forceinline__ void demodulate_clean(float (&x)[Channels])
 {
-    __syncthreads();
-    shared[threadIdx.x] = x;
-    __syncthreads();
-#pragma unroll 1
-    for (uint32_t apart = TD_DEMODULATE_THREADS / 2; apart; apart /= 2) {
-        if (threadIdx.x < apart)
-            shared[threadIdx.x] += shared[threadIdx.x + apart];
-        __syncthreads();
-    }
-    return shared[0];
+#pragma unroll
+    for (int c = 0; c < Channels; c++)
+        x[c] = is_finite(x[c]) ? x[c] : 0.0f;
+}
+
+/* Whether it is there; else it is black. */
+__device__ __forceinline__ bool demodulate_clean_color(float (&color)[3])
+{
+    const bool there = is_finite(color[0]) && is_finite(color[1]) && is_finite(color[2]);
+
+#pragma unroll
+    for (int c = 0; c < 3; c++)
+        color[c] = there && color[c] > 0 ? color[c] : 0.0f;
+    return there;
+}
+
+/* Of all threads' of a warp. */
+__device__ __forceinline__ void demodulate_add_up(float (&sums)[4])
+{
+#pragma unroll
+    for (int apart = 16; apart; apart /= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sums[i] += __shfl_xor_sync(~0u, sums[i], apart);
 }
 
 /* Neighbours in as few stores as there can be: of one element each they take as long as all else. */
@@ -97,57 +117,69 @@ __device__ __forceinline__ void demodulate_store_light(float *to, const float (&
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate_tiles(const __grid_constant__ td_params_demodulate p)
+/* A warp has a tile. */
+extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_TILE_THREADS)
+    demodulate_tiles(const __grid_constant__ td_params_demodulate p)
 {
-    __shared__ float shared[TD_DEMODULATE_THREADS];
+    constexpr int rows = int(TD_DEMODULATE_THREADS / TD_DEMODULATE_TILE_THREADS);
 
     td::wait_for_previous();
     td::launch_dependents();
     if (td::cancelled(p.cancel))
         return;
-    const td::DemodulatePixel pixel(p);
-    float color[3] = {}, depth[1] = {};
-    bool there = false;
+    const td::DemodulatePixels<rows> pixels(p, TD_DEMODULATE_TILE_THREADS);
+    float color[rows][3], depth[rows][1], sums[4] = {};
 
-    if (pixel.exists) {
-        there = pixel.load_color(p, color);
-        pixel.load(depth, p.depth, p.depth_dtype, p.depth_at, 0.0f);
+    pixels.read(color, p.color, p.color_dtype, p.color_at, 0.0f);
+    pixels.read(depth, p.depth, p.depth_dtype, p.depth_at, 0.0f);
+#pragma unroll
+    for (int i = 0; i < rows; i++) {
+        const bool has_depth = pixels.exists(i) && td::is_finite(depth[i][0]) && depth[i][0] > TD_DEMODULATE_LEAST;
+        const bool is_seen = td::demodulate_clean_color(color[i]) && pixels.exists(i);
+
+        sums[0] += is_seen ? 0.2126f * color[i][0] + 0.7152f * color[i][1] + 0.0722f * color[i][2] : 0.0f;
+        sums[1] += is_seen ? 1.0f : 0.0f;
+        sums[2] += has_depth ? logf(depth[i][0]) : 0.0f;
+        sums[3] += has_depth ? 1.0f : 0.0f;
     }
-    const bool has_depth = depth[0] > TD_DEMODULATE_LEAST;
-    const float luminance = td::demodulate_sum(0.2126f * color[0] + 0.7152f * color[1] + 0.0722f * color[2], shared);
-    const float count = td::demodulate_sum(there ? 1.0f : 0.0f, shared);
-    const float depths = td::demodulate_sum(has_depth ? 1.0f : 0.0f, shared);
-    const float logs = td::demodulate_sum(has_depth ? logf(depth[0]) : 0.0f, shared);
-    const float mean = count > 0 ? luminance / count : 0.0f;
-
-    if (threadIdx.x == 0)
-        p.tiles[blockIdx.x] = mean > TD_DEMODULATE_LEAST ? td_demodulate_sums{logf(mean), 1.0f, logs, depths} : td_demodulate_sums{0.0f, 0.0f, logs, depths};
+    td::demodulate_add_up(sums);
+    if (threadIdx.x)
+        return;
+    const float mean = sums[1] > 0 ? sums[0] / sums[1] : 0.0f;
+    const bool is_lit = mean > TD_DEMODULATE_LEAST;
+    p.tiles[blockIdx.x] = {is_lit ? logf(mean) : 0.0f, is_lit ? 1.0f : 0.0f, sums[2], sums[3]};
 }
 
 extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate_all(const __grid_constant__ td_params_demodulate p)
 {
-    __shared__ float shared[TD_DEMODULATE_THREADS];
-    const int64_t count = int64_t(p.rows) * p.columns;
-    td_demodulate_sums sums = {};
+    constexpr int warps = int(TD_DEMODULATE_THREADS) / 32;
+    __shared__ float shared[warps][4];
+    const uint32_t count = p.rows * p.columns;
+    float sums[4] = {};
 
     td::wait_for_previous();
     td::launch_dependents();
     if (td::cancelled(p.cancel))
         return;
-    for (int64_t i = threadIdx.x; i < count; i += TD_DEMODULATE_THREADS) {
-        const td_demodulate_sums &tile = p.tiles[blockIdx.x * count + i];
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x; i < count; i += TD_DEMODULATE_THREADS) {
+        const float4 tile = reinterpret_cast<const float4 *>(p.tiles)[uint64_t(blockIdx.x) * count + i];
 
-        sums.luminance += tile.luminance;
-        sums.luminances += tile.luminances;
-        sums.depth += tile.depth;
-        sums.depths += tile.depths;
+        sums[0] += tile.x, sums[1] += tile.y, sums[2] += tile.z, sums[3] += tile.w;
     }
-    sums.luminance = td::demodulate_sum(sums.luminance, shared);
-    sums.luminances = td::demodulate_sum(sums.luminances, shared);
-    sums.depth = td::demodulate_sum(sums.depth, shared);
-    sums.depths = td::demodulate_sum(sums.depths, shared);
-    if (threadIdx.x == 0)
-        p.all[blockIdx.x] = sums;
+    td::demodulate_add_up(sums);
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            shared[threadIdx.x / 32][i] = sums[i];
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        for (int warp = 1; warp < warps; warp++)
+            sums[i] += shared[warp][i];
+    p.all[blockIdx.x] = {sums[0], sums[1], sums[2], sums[3]};
 }
 
 extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(const __grid_constant__ td_params_demodulate p)
@@ -156,23 +188,32 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
     td::launch_dependents();
     if (td::cancelled(p.cancel))
         return;
-    const td::DemodulatePixel pixel(p);
+    const td::DemodulatePixels<1> pixel(p, TD_DEMODULATE_THREADS);
 
     /* The pixels of a token that are beyond the image have zeros in it. */
     if (pixel.y >= int(p.height + p.height % 2) || pixel.x >= int(p.width + p.width % 2))
         return;
+    /* Loads are ahead of all that waits for one. */
+    float of_color[1][3], of_albedo[1][3], of_normal[1][3], of_depth[1][1], of_history[1][4];
+    float(&color)[3] = of_color[0], (&albedo)[3] = of_albedo[0], (&normal)[3] = of_normal[0], &depth = of_depth[0][0];
+    pixel.read(of_color, p.color, p.color_dtype, p.color_at, 0.0f);
+    pixel.read(of_albedo, p.albedo, p.albedo_dtype, p.albedo_at, 1.0f);
+    pixel.read(of_normal, p.normal, p.normal_dtype, p.normal_at, 0.0f);
+    pixel.read(of_depth, p.depth, p.depth_dtype, p.depth_at, 0.0f);
+    pixel.read(of_history, p.history, TANDEM_DTYPE_F32, p.history_at, 0.0f);
     const td_demodulate_sums all = p.all[pixel.batch];
     const float exposure = all.luminances > 0 ? expf(-all.luminance / all.luminances) : 1.0f;
     const float far = all.depths > 0 ? expf(all.depth / all.depths) : 1.0f;
     float channels[td::demodulate_channels] = {};
 
-    if (pixel.exists) {
-        float color[3], albedo[3], normal[3], depth[1], shown[3];
-        const bool there = pixel.load_color(p, color);
+    if (pixel.exists(0)) {
+        const bool there = td::demodulate_clean_color(color);
+        float shown[3];
 
-        pixel.load(albedo, p.albedo, p.albedo_dtype, p.albedo_at, 1.0f);
-        pixel.load(normal, p.normal, p.normal_dtype, p.normal_at, 0.0f);
-        pixel.load(depth, p.depth, p.depth_dtype, p.depth_at, 0.0f);
+        td::demodulate_clean(albedo);
+        td::demodulate_clean(normal);
+        td::demodulate_clean(of_depth[0]);
+        td::demodulate_clean(of_history[0]);
         const bool emits = albedo[0] < TD_DEMODULATE_DARK && albedo[1] < TD_DEMODULATE_DARK && albedo[2] < TD_DEMODULATE_DARK;
         float *light = p.light + td::row_at(p.light_at, pixel.batch, pixel.y, pixel.x);
         float *modulation = p.modulation + td::row_at(p.modulation_at, pixel.batch, pixel.y, pixel.x);
@@ -188,19 +229,16 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
             channels[6 + c] = fminf(fmaxf(normal[c], -1.0f), 1.0f);
         }
         td::demodulate_store_light(light, shown, there ? 1.0f : 0.0f);
-        channels[9] = depth[0] > 0 ? depth[0] / (depth[0] + far) : 0.0f;
+        channels[9] = depth > 0 ? depth / (depth + far) : 0.0f;
         channels[10] = there ? 1.0f : 0.0f;
         channels[11] = emits ? 1.0f : 0.0f;
-        if (p.history) {
-            const float *history = p.history + td::row_at(p.history_at, pixel.batch, pixel.y, pixel.x);
-
+        if (p.history)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const float value = td::is_finite(history[c]) && history[c] > 0 ? history[c] : 0.0f;
+                const float value = fmaxf(of_history[0][c], 0.0f);
 
                 channels[12 + c] = c < 3 ? log1pf(exposure * value) : value / (1.0f + value);
             }
-        }
     }
     __half *token = static_cast<__half *>(p.tokens) + td::row_at(p.tokens_at, pixel.batch, pixel.y / 2, pixel.x / 2) +
                     (pixel.y % 2 * 2 + pixel.x % 2) * int(p.channels);

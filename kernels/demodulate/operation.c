@@ -77,7 +77,7 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
     const td_place of_all = td_build_take(&at, true, (unsigned __int128)d->batch * sizeof(td_demodulate_sums));
 
     td_record *record = td_build_record(&at, &tiles, grid, &params, sizeof params);
-    record->block[0] = at.is_gpu ? TD_DEMODULATE_THREADS : 1;
+    record->block[0] = at.is_gpu ? TD_DEMODULATE_TILE_THREADS : 1;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(color), COLOR);
     td_build_view(&at, record, TD_READ, AT(depth), DEPTH);

@@ -7,8 +7,9 @@
 
 #include "kernels/params.h"
 
-#define TD_DEMODULATE_TILE 16u /* pixels a side, on the GPU a thread each */
+#define TD_DEMODULATE_TILE 16u /* pixels a side, on the GPU a thread each, or fewer for their sums */
 #define TD_DEMODULATE_THREADS (TD_DEMODULATE_TILE * TD_DEMODULATE_TILE)
+#define TD_DEMODULATE_TILE_THREADS 32u
 #define TD_DEMODULATE_CHANNELS 12u /* of a pixel, and with history */
 #define TD_DEMODULATE_MOST_CHANNELS 16u
 #define TD_DEMODULATE_LEAST 1e-8f /* what has a logarithm that counts */
