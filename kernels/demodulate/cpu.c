@@ -85,7 +85,8 @@ void td_cpu_demodulate_all(const void *params, const td_block *at)
         sums[2] += (double)of->depth;
         sums[3] += (double)of->depths;
     }
-    p->all[at->x] = (td_demodulate_sums){(float)sums[0], (float)sums[1], (float)sums[2], (float)sums[3]};
+    p->scales[at->x] = (td_demodulate_scale){.exposure = sums[1] > 0 ? expf((float)(-sums[0] / sums[1])) : 1,
+                                             .far = sums[3] > 0 ? expf((float)(sums[2] / sums[3])) : 1};
 }
 
 /* A pixel's light, modulation and channels of a token. */
@@ -123,15 +124,14 @@ void td_cpu_demodulate(const void *params, const td_block *at)
 {
     const td_params_demodulate *p = params;
     const tile t = tile_of(p, at->x);
-    const td_demodulate_sums *all = &p->all[t.batch];
-    const float exposure = all->luminances > 0 ? expf(-all->luminance / all->luminances) : 1, far = all->depths > 0 ? expf(all->depth / all->depths) : 1;
+    const td_demodulate_scale *scale = &p->scales[t.batch];
 
     for (uint32_t r = 0; r < t.rows && td_block_goes_on(at); r += 2)
         for (uint32_t c = 0; c < t.columns; c += 2) {
             float channels[4][CHANNELS] = {{0}}, token[4 * CHANNELS];
             for (uint32_t i = 0; i < 4; i++)
                 if (r + i / 2 < t.rows && c + i % 2 < t.columns)
-                    compute(p, t.batch, t.top + r + i / 2, t.left + c + i % 2, exposure, far, channels[i]);
+                    compute(p, t.batch, t.top + r + i / 2, t.left + c + i % 2, scale->exposure, scale->far, channels[i]);
             for (uint32_t i = 0; i < 4; i++)
                 memcpy(token + i * p->channels, channels[i], p->channels * sizeof *token);
             td_from_floats(p->tokens, TANDEM_DTYPE_F16, td_row_at(&p->tokens_at, t.batch, (t.top + r) / 2, (t.left + c) / 2), token,

@@ -94,17 +94,27 @@ __device__ __forceinline__ void demodulate_add_up(float (&sums)[4])
             sums[i] += __shfl_xor_sync(~0u, sums[i], apart);
 }
 
-/* Neighbours in as few stores as there can be: of one element each they take as long as all else. */
-__device__ __forceinline__ void demodulate_store4(__half *to, const float *x, int count)
+/* Eight neighbours, or `count` of them, in as few stores as there can be: of one element each they take as long as all else. */
+__device__ __forceinline__ void demodulate_store8(__half *to, const float *x, int count)
 {
-    if (count >= 4 && uint64_t(to) % 8 == 0) {
-        *reinterpret_cast<uint2 *>(to) = make_uint2(cvt_f16x2(x[1], x[0]), cvt_f16x2(x[3], x[2]));
+    uint32_t pairs[4];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pairs[i] = cvt_f16x2(x[2 * i + 1], x[2 * i]);
+    if (count >= 8 && uint64_t(to) % 16 == 0) {
+        *reinterpret_cast<uint4 *>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (i < count)
-            to[i] = __float2half_rn(x[i]);
+    for (int i = 0; i < 8; i += 4)
+        if (count >= i + 4 && uint64_t(to) % 8 == 0)
+            *reinterpret_cast<uint2 *>(to + i) = make_uint2(pairs[i / 2], pairs[i / 2 + 1]);
+        else
+#pragma unroll
+            for (int j = i; j < i + 4; j++)
+                if (j < count)
+                    to[j] = __float2half_rn(x[j]);
 }
 
 __device__ __forceinline__ void demodulate_store_light(float *to, const float (&light)[3], float weight)
@@ -179,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate_a
     for (int i = 0; i < 4; i++)
         for (int warp = 1; warp < warps; warp++)
             sums[i] += shared[warp][i];
-    p.all[blockIdx.x] = {sums[0], sums[1], sums[2], sums[3]};
+    p.scales[blockIdx.x] = {sums[1] > 0 ? expf(-sums[0] / sums[1]) : 1.0f, sums[3] > 0 ? expf(sums[2] / sums[3]) : 1.0f};
 }
 
 extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(const __grid_constant__ td_params_demodulate p)
@@ -201,9 +211,7 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
     pixel.read(of_normal, p.normal, p.normal_dtype, p.normal_at, 0.0f);
     pixel.read(of_depth, p.depth, p.depth_dtype, p.depth_at, 0.0f);
     pixel.read(of_history, p.history, TANDEM_DTYPE_F32, p.history_at, 0.0f);
-    const td_demodulate_sums all = p.all[pixel.batch];
-    const float exposure = all.luminances > 0 ? expf(-all.luminance / all.luminances) : 1.0f;
-    const float far = all.depths > 0 ? expf(all.depth / all.depths) : 1.0f;
+    const float exposure = p.scales[pixel.batch].exposure, far = p.scales[pixel.batch].far;
     float channels[td::demodulate_channels] = {};
 
     if (pixel.exists(0)) {
@@ -223,13 +231,13 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
             const float divisor = emits ? 1.0f : fminf(fmaxf(albedo[c], TD_DEMODULATE_DARK), 1.0f);
 
             modulation[c] = divisor;
-            shown[c] = color[c] / divisor;
+            shown[c] = __fdividef(color[c], divisor);
             channels[c] = log1pf(exposure * shown[c]);
             channels[3 + c] = fminf(fmaxf(albedo[c], 0.0f), 1.0f);
             channels[6 + c] = fminf(fmaxf(normal[c], -1.0f), 1.0f);
         }
         td::demodulate_store_light(light, shown, there ? 1.0f : 0.0f);
-        channels[9] = depth > 0 ? depth / (depth + far) : 0.0f;
+        channels[9] = depth > 0 ? __fdividef(depth, depth + far) : 0.0f;
         channels[10] = there ? 1.0f : 0.0f;
         channels[11] = emits ? 1.0f : 0.0f;
         if (p.history)
@@ -237,12 +245,12 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
             for (int c = 0; c < 4; c++) {
                 const float value = fmaxf(of_history[0][c], 0.0f);
 
-                channels[12 + c] = c < 3 ? log1pf(exposure * value) : value / (1.0f + value);
+                channels[12 + c] = c < 3 ? log1pf(exposure * value) : __fdividef(value, 1.0f + value);
             }
     }
     __half *token = static_cast<__half *>(p.tokens) + td::row_at(p.tokens_at, pixel.batch, pixel.y / 2, pixel.x / 2) +
                     (pixel.y % 2 * 2 + pixel.x % 2) * int(p.channels);
 #pragma unroll
-    for (int c = 0; c < td::demodulate_channels; c += 4)
-        td::demodulate_store4(token + c, channels + c, int(p.channels) - c);
+    for (int c = 0; c < td::demodulate_channels; c += 8)
+        td::demodulate_store8(token + c, channels + c, int(p.channels) - c);
 }

@@ -74,7 +74,7 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
                                          .channels = channels_of(d)};
     const unsigned __int128 grid = (unsigned __int128)d->batch * params.rows * params.columns;
     const td_place of_tiles = td_build_take(&at, true, grid * sizeof(td_demodulate_sums));
-    const td_place of_all = td_build_take(&at, true, (unsigned __int128)d->batch * sizeof(td_demodulate_sums));
+    const td_place scales = td_build_take(&at, true, (unsigned __int128)d->batch * sizeof(td_demodulate_scale));
 
     td_record *record = td_build_record(&at, &tiles, grid, &params, sizeof params);
     record->block[0] = at.is_gpu ? TD_DEMODULATE_TILE_THREADS : 1;
@@ -87,7 +87,7 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
     record->block[0] = at.is_gpu ? TD_DEMODULATE_THREADS : 1;
     record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_scratch(&at, record, TD_READ, AT(tiles), of_tiles);
-    td_build_scratch(&at, record, TD_WRITE, AT(all), of_all);
+    td_build_scratch(&at, record, TD_WRITE, AT(scales), scales);
 
     record = td_build_record(&at, &kernel, grid, &params, sizeof params);
     record->block[0] = at.is_gpu ? TD_DEMODULATE_THREADS : 1;
@@ -97,7 +97,7 @@ static tandem_status plan_demodulate(const tandem_operands *op, const td_target 
     td_build_view(&at, record, TD_READ, AT(normal), NORMAL);
     td_build_view(&at, record, TD_READ, AT(depth), DEPTH);
     td_build_view(&at, record, TD_READ, AT(history), HISTORY);
-    td_build_scratch(&at, record, TD_READ, AT(all), of_all);
+    td_build_scratch(&at, record, TD_READ, AT(scales), scales);
     td_build_write(&at, record, AT(light), &outputs[0]);
     td_build_write(&at, record, AT(modulation), &outputs[1]);
     td_build_write(&at, record, AT(tokens), &outputs[2]);

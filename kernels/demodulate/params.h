@@ -15,10 +15,15 @@
 #define TD_DEMODULATE_LEAST 1e-8f /* what has a logarithm that counts */
 #define TD_DEMODULATE_DARK 0.02f  /* the least albedo that light is divided by */
 
-/* Of a tile, or of all: logarithms of luminance and of depths added up, and how many there are. */
+/* Of a tile: logarithms of luminance and of depths added up, and how many there are. */
 typedef struct td_demodulate_sums {
     float luminance, luminances, depth, depths;
 } td_demodulate_sums;
+
+/* Of all: what light is multiplied by, and the depth that is shown as a half; 1 where there is none. */
+typedef struct td_demodulate_scale {
+    float exposure, far;
+} td_demodulate_scale;
 
 typedef struct td_params_demodulate {
     const uint32_t *cancel;
@@ -26,14 +31,15 @@ typedef struct td_params_demodulate {
     const float *history;                        /* or NULL */
     float *light, *modulation;
     void *tokens;
-    td_demodulate_sums *tiles, *all; /* [batch][rows * columns], [batch] */
+    td_demodulate_sums *tiles;   /* [batch][rows * columns] */
+    td_demodulate_scale *scales; /* [batch] */
     td_strides color_at, albedo_at, normal_at, depth_at, history_at, light_at, modulation_at, tokens_at;
     uint32_t height, width, columns, rows; /* columns, rows: tiles */
     uint8_t color_dtype, albedo_dtype, normal_dtype, depth_dtype; /* F16 or F32 */
     uint32_t channels; /* of a pixel, in tokens */
 } td_params_demodulate;
 /* demodulate_tiles: the sums of a tile. Grid x: (batch * rows + row) * columns + column.
- * demodulate_all: of all tiles. Grid x: batch.
+ * demodulate_all: what the sums of all tiles are for. Grid x: batch.
  * demodulate: light, and tokens, which are a quarter as many. Grid as the first: a tile each. */
 
 #endif
