@@ -43,6 +43,43 @@ __device__ __forceinline__ int64_t row_at(const td_strides &at, int64_t batch, i
     return batch * at.stride_batch + head * at.stride_head + row * at.stride_row;
 }
 
+/* Pixels (y[i], x[i]) of an image of F32 or F16, or `absent` where there is none. All loads are under way before one is waited
+ * for. */
+template <int Count, int Channels, class E>
+__device__ __forceinline__ void load_pixels(float (&to)[Count][Channels], const E *from, const td_strides &at, int64_t batch,
+                                            const uint32_t (&y)[Count], const uint32_t (&x)[Count])
+{
+#pragma unroll
+    for (int i = 0; i < Count; i++) {
+        const E *pixel = from + row_at(at, batch, y[i], x[i]);
+
+        if constexpr (Channels * sizeof(E) == 16)
+            if (uint64_t(pixel) % 16 == 0) {
+                const float4 four = *reinterpret_cast<const float4 *>(pixel);
+
+                memcpy(to[i], &four, sizeof four);
+                continue;
+            }
+#pragma unroll
+        for (int c = 0; c < Channels; c++)
+            to[i][c] = to_float(pixel[c]);
+    }
+}
+template <int Count, int Channels>
+__device__ __forceinline__ void load_pixels(float (&to)[Count][Channels], const void *from, uint32_t dtype, const td_strides &at,
+                                            int64_t batch, const uint32_t (&y)[Count], const uint32_t (&x)[Count], float absent)
+{
+    if (!from) {
+#pragma unroll
+        for (int i = 0; i < Count * Channels; i++)
+            to[i / Channels][i % Channels] = absent;
+    } else if (dtype == TANDEM_DTYPE_F32) {
+        load_pixels(to, static_cast<const float *>(from), at, batch, y, x);
+    } else {
+        load_pixels(to, static_cast<const __half *>(from), at, batch, y, x);
+    }
+}
+
 /* Eight channels of a row as they lie in memory. */
 template <class E> struct Eight {
     uint4 words[sizeof(E) * 8 / 16];

@@ -10,25 +10,16 @@
 
 namespace td {
 
-__device__ __forceinline__ float reproject_element(const void *from, uint32_t dtype, int64_t at)
-{
-    return dtype == TANDEM_DTYPE_F32 ? static_cast<const float *>(from)[at] : to_float(static_cast<const __half *>(from)[at]);
-}
-
 /* A pixel's surface; what is not finite, or not there, is 0. */
 struct ReprojectSurface {
     float normal[3], depth;
 
-    __device__ __forceinline__ ReprojectSurface(const void *normals, uint32_t normal_dtype, const td_strides &normal_at, const void *depths,
-                                                uint32_t depth_dtype, const td_strides &depth_at, int64_t batch, int y, int x)
+    __device__ __forceinline__ ReprojectSurface(const float (&normal_read)[3], float depth_read)
     {
 #pragma unroll
-        for (int c = 0; c < 3; c++) {
-            normal[c] = normals ? reproject_element(normals, normal_dtype, row_at(normal_at, batch, y, x) + c) : 0.0f;
-            normal[c] = is_finite(normal[c]) ? normal[c] : 0.0f;
-        }
-        depth = depths ? reproject_element(depths, depth_dtype, row_at(depth_at, batch, y, x)) : 0.0f;
-        depth = is_finite(depth) && depth > 0 ? depth : 0.0f;
+        for (int c = 0; c < 3; c++)
+            normal[c] = is_finite(normal_read[c]) ? normal_read[c] : 0.0f;
+        depth = is_finite(depth_read) && depth_read > 0 ? depth_read : 0.0f;
     }
 
     __device__ __forceinline__ float dot(const ReprojectSurface &other) const
@@ -36,45 +27,59 @@ struct ReprojectSurface {
         return normal[0] * other.normal[0] + normal[1] * other.normal[1] + normal[2] * other.normal[2];
     }
 
+    /* A cosine is compared by its square. */
     __device__ __forceinline__ bool is_same(const ReprojectSurface &then) const
     {
-        return dot(then) >= TD_REPROJECT_NORMAL * __fsqrt_rn(dot(*this) * then.dot(then)) && fabsf(depth - then.depth) <= TD_REPROJECT_DEPTH * depth;
+        const float both = dot(then), lengths = dot(*this) * then.dot(then);
+
+        return both >= 0 && is_finite(lengths) && both * both >= TD_REPROJECT_NORMAL * TD_REPROJECT_NORMAL * lengths &&
+               fabsf(depth - then.depth) <= TD_REPROJECT_DEPTH * depth;
     }
 };
 
-/* What it is seen as; false: as nothing. */
-__device__ __forceinline__ bool reproject_pixel(const td_params_reproject &p, int64_t batch, int y, int x, float (&sums)[4])
+/* What it is seen as, times its weight, and that. */
+__device__ __forceinline__ void reproject_pixel(const td_params_reproject &p, int64_t batch, uint32_t y, uint32_t x,
+                                                float (&sums)[4])
 {
-    const float across = reproject_element(p.motion, p.motion_dtype, row_at(p.motion_at, batch, y, x));
-    const float along = reproject_element(p.motion, p.motion_dtype, row_at(p.motion_at, batch, y, x) + 1);
-    const float valid = p.valid ? reproject_element(p.valid, p.valid_dtype, row_at(p.valid_at, batch, y, x)) : 1.0f;
+    const uint32_t rows[1] = {y}, columns[1] = {x};
+    float motion[1][2], valid[1][1], normal[1][3], depth[1][1], history[4][4], normal_before[4][3], depth_before[4][1];
+    uint32_t tap_rows[4], tap_columns[4];
 
-    if (!(valid > 0 && fabsf(across) < TD_REPROJECT_FARTHEST && fabsf(along) < TD_REPROJECT_FARTHEST))
-        return false;
-    const ReprojectSurface now(p.normal, p.normal_dtype, p.normal_at, p.depth, p.depth_dtype, p.depth_at, batch, y, x);
+    load_pixels(motion, p.motion, p.motion_dtype, p.motion_at, batch, rows, columns, 0.0f);
+    load_pixels(valid, p.valid, p.valid_dtype, p.valid_at, batch, rows, columns, 1.0f);
+    load_pixels(normal, p.normal, p.normal_dtype, p.normal_at, batch, rows, columns, 0.0f);
+    load_pixels(depth, p.depth, p.depth_dtype, p.depth_at, batch, rows, columns, 0.0f);
+    const bool is_near = fabsf(motion[0][0]) < TD_REPROJECT_FARTHEST && fabsf(motion[0][1]) < TD_REPROJECT_FARTHEST;
+    const float across = is_near ? motion[0][0] : 0.0f, along = is_near ? motion[0][1] : 0.0f;
     const float top = floorf(float(y) + along), left = floorf(float(x) + across);
     const float down = float(y) + along - top, right = float(x) + across - left;
 
+    /* Of taps beyond the image, and where none counts, what is near is read as well: nothing that is read waits for a decision. */
 #pragma unroll
     for (int tap = 0; tap < 4; tap++) {
-        const int row = int(top) + tap / 2, column = int(left) + tap % 2;
-        const float share = (tap / 2 ? down : 1.0f - down) * (tap % 2 ? right : 1.0f - right);
+        tap_rows[tap] = uint32_t(min(max(int(top) + tap / 2, 0), int(p.height) - 1));
+        tap_columns[tap] = uint32_t(min(max(int(left) + tap % 2, 0), int(p.width) - 1));
+    }
+    load_pixels(history, p.history, p.history_at, batch, tap_rows, tap_columns);
+    load_pixels(normal_before, p.normal_before, p.normal_before_dtype, p.normal_before_at, batch, tap_rows, tap_columns, 0.0f);
+    load_pixels(depth_before, p.depth_before, p.depth_before_dtype, p.depth_before_at, batch, tap_rows, tap_columns, 0.0f);
+    if (!is_near || !(valid[0][0] > 0))
+        return;
+    const ReprojectSurface now(normal[0], depth[0][0]);
+#pragma unroll
+    for (int tap = 0; tap < 4; tap++) {
+        const float(&seen)[4] = history[tap];
+        const float share = (tap / 2 ? down : 1.0f - down) * (tap % 2 ? right : 1.0f - right), weight = share * seen[3];
+        const bool is_inside = int(tap_rows[tap]) == int(top) + tap / 2 && int(tap_columns[tap]) == int(left) + tap % 2;
 
-        if (row < 0 || column < 0 || row >= int(p.height) || column >= int(p.width))
-            continue;
-        const ReprojectSurface then(p.normal_before, p.normal_before_dtype, p.normal_before_at, p.depth_before, p.depth_before_dtype,
-                                    p.depth_before_at, batch, row, column);
-        const float *history = p.history + row_at(p.history_at, batch, row, column);
-        const float weight = history[3];
-
-        if (!(weight > 0) || !is_finite(history[0] + history[1] + history[2] + weight) || !now.is_same(then))
+        if (!is_inside || !(seen[3] > 0) || !is_finite(seen[0] + seen[1] + seen[2] + seen[3]) ||
+            !now.is_same(ReprojectSurface(normal_before[tap], depth_before[tap][0])))
             continue;
 #pragma unroll
         for (int c = 0; c < 3; c++)
-            sums[c] += history[c] * (share * weight);
-        sums[3] += share * weight;
+            sums[c] += seen[c] * weight;
+        sums[3] += weight;
     }
-    return sums[3] > 0;
 }
 
 } // namespace td
@@ -86,16 +91,21 @@ extern "C" __global__ void __launch_bounds__(TD_REPROJECT_THREADS) reproject(con
     if (td::cancelled(p.cancel))
         return;
     const int64_t batch = blockIdx.x / p.columns / p.rows;
-    const int y = int(blockIdx.x / p.columns % p.rows * TD_REPROJECT_HEIGHT + threadIdx.x / TD_REPROJECT_WIDTH);
-    const int x = int(blockIdx.x % p.columns * TD_REPROJECT_WIDTH + threadIdx.x % TD_REPROJECT_WIDTH);
+    const uint32_t y = blockIdx.x / p.columns % p.rows * TD_REPROJECT_HEIGHT + threadIdx.x / TD_REPROJECT_WIDTH;
+    const uint32_t x = blockIdx.x % p.columns * TD_REPROJECT_WIDTH + threadIdx.x % TD_REPROJECT_WIDTH;
     float sums[4] = {};
 
-    if (y >= int(p.height) || x >= int(p.width))
+    if (y >= p.height || x >= p.width)
         return;
-    const bool is_there = td::reproject_pixel(p, batch, y, x, sums);
+    td::reproject_pixel(p, batch, y, x, sums);
+    const bool is_there = sums[3] > 0;
     float *o = p.o + td::row_at(p.o_at, batch, y, x);
 #pragma unroll
     for (int c = 0; c < 3; c++)
-        o[c] = is_there ? sums[c] / sums[3] : 0.0f;
-    o[3] = is_there ? fminf(sums[3], TD_REPROJECT_MOST) : 0.0f;
+        sums[c] = is_there ? __fdividef(sums[c], sums[3]) : 0.0f;
+    sums[3] = is_there ? fminf(sums[3], TD_REPROJECT_MOST) : 0.0f;
+    if (uint64_t(o) % 16 == 0)
+        *reinterpret_cast<float4 *>(o) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    else
+        o[0] = sums[0], o[1] = sums[1], o[2] = sums[2], o[3] = sums[3];
 }
