@@ -81,10 +81,11 @@ class Pygfx(unittest.TestCase):
         print("dB to blending, without and with:", *(f"{b:.1f} {a:.1f}" for b, a in zip(before, after)))
         for b, a in zip(before, after):
             self.assertGreater(a, b + 12)
-        # Where nothing is transparent there is nothing to be taken away.
+        # Where nothing is transparent there is nothing to be taken away, but for what neighbours of a smooth background differ by.
         sky = (slice(0, 30), slice(0, 60))
         for c, n in zip(cleaned, noisy):
-            self.assertLess(np.abs(c[sky] - n[sky]).max(), 3)
+            self.assertLessEqual(np.abs(c[sky] - n[sky]).max(), 3)
+            self.assertLess(np.abs(c[sky] - n[sky]).mean(), 0.5)
 
     def test_what_has_no_noise(self):
         wanted = frames("solid", opacity=1)
