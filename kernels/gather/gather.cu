@@ -22,6 +22,7 @@ struct GatherWindows {
     /* Keys of a row that are met at a time. */
     static constexpr uint32_t Run = TapsOf ? TapsOf : 1, CoarseRun = CoarseTapsOf ? CoarseTapsOf : 1;
     static constexpr uint32_t Each = TapsOf ? Queries * Step : 1; /* columns between the first keys of two threads */
+    static constexpr uint32_t Keys = TapsOf ? TapsOf * TapsOf + CoarseTapsOf * CoarseTapsOf + MayHaveBefore : TD_GATHER_KEYS;
     /* Pixels of a patch that a thread loads at a time: all, where it is known how many that is. */
     static constexpr uint32_t RowsAtOnce = Threads / TD_GATHER_SPAN(TD_GATHER_WIDTH, Step, Run);
     static constexpr uint32_t Pixels = TapsOf ? (TD_GATHER_SPAN(TD_GATHER_HEIGHT, Step, Run) + RowsAtOnce - 1) / RowsAtOnce : 1;
@@ -257,7 +258,7 @@ template <class W> __device__ __forceinline__ void gather_block(const W &w)
 {
     constexpr uint32_t dim = W::Dim, across = TD_GATHER_WIDTH / W::Queries;
     TD_DYNAMIC_SHARED(16, gather_bytes);
-    __shared__ float biases[TD_GATHER_KEYS];
+    __shared__ float biases[W::Keys];
     const td_params_gather &p = w.p;
     const uint32_t batch = blockIdx.x / p.columns / p.rows, top = blockIdx.x / p.columns % p.rows * TD_GATHER_HEIGHT;
     const uint32_t left = blockIdx.x % p.columns * TD_GATHER_WIDTH;
