@@ -111,10 +111,11 @@ template <uint32_t Dim, uint32_t Each, uint32_t Threads> struct GatherPatch {
         const uint32_t row = threadIdx.x / width + below, column = threadIdx.x % width, at = row * width + next(column);
         const bool is_there = uint32_t(top) + row < of.height && uint32_t(left) + column < of.width;
         const float *by = pixel.factor, weight = is_there ? fmaxf(pixel.value.w, 0.0f) : 0.0f;
+        const float4 value = {pixel.value.x * by[0], pixel.value.y * by[1], pixel.value.z * by[2], __log2f(weight)};
 
         if (threadIdx.x >= at_once() * width || row >= height)
             return;
-        values[at] = make_float4(pixel.value.x * by[0], pixel.value.y * by[1], pixel.value.z * by[2], __log2f(weight));
+        values[at] = value;
 #pragma unroll
         for (uint32_t d = 0; d < Dim / 8; d++)
             keys[d * height * width + at] = pixel.key[d].words[0];
@@ -308,6 +309,7 @@ template <class W> __device__ __forceinline__ void gather_block(const W &w)
 #pragma unroll
         for (uint32_t i = 0; i < W::Pixels; i++)
             fine.load(pixels[i], of_fine, below + i * fine.at_once());
+        __syncwarp(); /* else ptxas puts some of them off, to where they are needed */
 #pragma unroll
         for (uint32_t i = 0; i < W::Pixels; i++)
             fine.put(pixels[i], of_fine, below + i * fine.at_once());
