@@ -34,34 +34,12 @@ template <int Rows> struct DemodulatePixels {
     __device__ __forceinline__ void read(float (&to)[Rows][Channels], const void *from, uint32_t dtype, const td_strides &at,
                                          float absent) const
     {
-        if (!from) {
-#pragma unroll
-            for (int i = 0; i < Rows * Channels; i++)
-                to[i / Channels][i % Channels] = absent;
-        } else if (dtype == TANDEM_DTYPE_F32) {
-            read(to, static_cast<const float *>(from), at);
-        } else {
-            read(to, static_cast<const __half *>(from), at);
-        }
-    }
-    template <int Channels, class E>
-    __device__ __forceinline__ void read(float (&to)[Rows][Channels], const E *from, const td_strides &at) const
-    {
-#pragma unroll
-        for (int i = 0; i < Rows; i++) {
-            const E *pixel = from + row_at(at, batch, uint32_t(min(y + i * apart, height - 1)), uint32_t(min(x, width - 1)));
+        uint32_t rows[Rows], columns[Rows];
 
-            if constexpr (Channels * sizeof(E) == 16)
-                if (uint64_t(pixel) % 16 == 0) {
-                    const float4 four = *reinterpret_cast<const float4 *>(pixel);
-
-                    memcpy(to[i], &four, sizeof four);
-                    continue;
-                }
 #pragma unroll
-            for (int c = 0; c < Channels; c++)
-                to[i][c] = to_float(pixel[c]);
-        }
+        for (int i = 0; i < Rows; i++)
+            rows[i] = uint32_t(min(y + i * apart, height - 1)), columns[i] = uint32_t(min(x, width - 1));
+        load_pixels(to, from, dtype, at, batch, rows, columns, absent);
     }
 };
 
