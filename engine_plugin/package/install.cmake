@@ -44,7 +44,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/interop/include/ ${PROJECT_SOURCE_DIR}/e
 function(td_install_documents destination)
     foreach(document IN ITEMS README.md MEASURED.md CHANGELOG.md engine_plugin/INSTALL.md engine_plugin/MODELS.md engine_plugin/INTEGRATION.md engine_plugin/WINDOWS.md engine_plugin/ENGINES.md
             engine_plugin/TROUBLESHOOTING.md engine_plugin/OPERATIONS.md engine_plugin/layer/README.md engine_plugin/python/README.md
-            kernels/PROGRAM.md kernels/cache/NOTES.md interop/PROTOCOL.md demo/overlay.png demo/courtyard.png demo/tavern.png
+            kernels/PROGRAM.md kernels/cache/NOTES.md kernels/conv/NOTES.md interop/PROTOCOL.md demo/overlay.png demo/courtyard.png demo/tavern.png
             demo/integrate.h demo/integrate.c demo/README.md demo/assets/README.md demo/train/README.md)
         cmake_path(GET document PARENT_PATH folder)
         install(FILES ${PROJECT_SOURCE_DIR}/${document} DESTINATION ${destination}/${folder} ${ARGN})

@@ -41,7 +41,7 @@ NAV = [
     ("Measured", [
         ("Speed and quality", "benches.md"), ("Figures", "MEASURED.md"), ("Accuracy of attention", "kernels/attention/ACCURACY.md"),
         ("Attention", "kernels/attention/NOTES.md"), ("Linear layers", "kernels/linear/NOTES.md"),
-        ("Caches", "kernels/cache/NOTES.md"),
+        ("Caches", "kernels/cache/NOTES.md"), ("Convolutions", "kernels/conv/NOTES.md"),
     ]),
     ("Inside", [
         ("Contributing", "CONTRIBUTING.md"), ("The daemon's protocol", "interop/PROTOCOL.md"),
