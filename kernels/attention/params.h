@@ -325,10 +325,15 @@ typedef struct td_params_quantise {
  * `prepare_kv`: blocks of `tiles` tiles of a head, with warps as above; per head all of them twice. Grid x: in turn for each
  * of kv_planes + lag steps the blocks of head `step`, which make statistics, and those of head `step - lag`, which make codes.
  *   amax      [bhk][blocks of a head + 1][d_pad]: of each block, then of the head
- *   counters  [bhk][2]: blocks of the head whose statistics are there; 1 once its totals are */
+ *   counters  [bhk][2]: blocks of the head whose statistics are there; 1 once its totals are
+ *
+ * `prepare_smooth_v`, `prepare_kv_smooth_v`: the same where V is smoothed, in TD_PREPARE_SMOOTH_V_BYTES of shared memory. As
+ * rounding keeps an order, the largest |y| of a channel is that of its largest x or of its smallest, so that one look tells both
+ * mean and scale. A block's amax is the largest x, not |x|, v_low [bhk][blocks of a head] the smallest; v_partial is as partial. */
 #define TD_PREPARE_THREADS 512u       /* at most, of `prepare_kv` */
 #define TD_PREPARE_MOST_THREADS 1024u /* of `prepare` */
 #define TD_PREPARE_HEAD_WARPS(d_pad) ((d_pad) <= 64u ? 4u : 8u)
+#define TD_PREPARE_SMOOTH_V_BYTES(d_pad) (((d_pad) <= 32u ? 36u : (d_pad) <= 64u ? 72u : 77u) * 1024u) /* dynamic */
 typedef struct td_params_prepare {
     const uint32_t *cancel;
     const void *q, *k, *v;
@@ -345,6 +350,10 @@ typedef struct td_params_prepare {
     uint32_t asks; /* of `prepare`: a block asks for what it reads to be in L2 before it waits for the kernel ahead */
     uint32_t reserved;
 } td_params_prepare;
+typedef struct td_params_prepare_smooth_v {
+    td_params_prepare of;
+    float *v_mean, *v_partial, *v_low; /* the last two of prepare_kv_smooth_v, else NULL */
+} td_params_prepare_smooth_v;
 
 /* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.

@@ -23,6 +23,7 @@ FITS(delta_s);
 FITS(stats);
 FITS(quantise);
 FITS(prepare);
+FITS(prepare_smooth_v);
 FITS(attention);
 FITS(attention_f16);
 
@@ -151,6 +152,7 @@ static td_operand make_operand(td_planning *p, uint32_t view, const tandem_view 
                         .partial = none,
                         .mean = none,
                         .amax = none,
+                        .low = none,
                         .flag = none,
                         .codes = none,
                         .scale = none,

@@ -77,7 +77,7 @@ typedef struct td_operand {
     uint32_t view, rows_pad, chunks, d_pad;
     uint64_t planes; /* batch * its heads */
     td_tensor tensor;
-    td_place partial, mean, amax, flag, codes, scale, spans; /* spans: of rows, by batch; absent: all count */
+    td_place partial, mean, amax, low, flag, codes, scale, spans; /* spans: of rows, by batch; absent: all count */
 } td_operand;
 
 typedef struct td_planning {

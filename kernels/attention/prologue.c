@@ -31,9 +31,10 @@ static const td_kernel kernel_quantise = {.name = "quantise",
     }
 #define PREPARES(symbol, early) \
     {PREPARE(symbol, 32, early), PREPARE(symbol, 64, early), PREPARE(symbol, 128, early), PREPARE(symbol, 128, early)}
-static const td_kernel kernels_prepare[] = PREPARES(prepare, false);
 static const td_kernel kernels_prepare_q[] = PREPARES(prepare_q, false);
-static const td_kernel kernels_prepare_kv[] = PREPARES(prepare_kv, true);
+/* By whether V is smoothed. */
+static const td_kernel kernels_prepare[2][4] = {PREPARES(prepare, false), PREPARES(prepare_smooth_v, false)};
+static const td_kernel kernels_prepare_kv[2][4] = {PREPARES(prepare_kv, true), PREPARES(prepare_kv_smooth_v, true)};
 
 /* Statistics of its chunks, for the prologues that keep them there. */
 static void place_chunks(td_builder *at, td_operand *x, bool amax, bool flag)
@@ -172,12 +173,21 @@ static uint32_t find_lag(const td_target *target, const td_operand *k, uint32_t 
     return most > least ? (uint32_t)most : least;
 }
 
-/* Blocks that start before the kernel ahead has left all multiprocessors pile up where there is room first. Dynamic shared bytes,
- * which nobody uses, that let no more of them there than it takes to have the grid at once. */
+/* Blocks that start before the kernel ahead has left all multiprocessors pile up where there is room first. Shared bytes of a
+ * block that let no more of them there than it takes to have the grid at once. */
 static uint32_t spread_bytes(const td_target *target, uint64_t grid)
 {
     const uint64_t each = (grid + td_multiprocessors(target) - 1) / td_multiprocessors(target);
-    return each > 2 ? 0 : MULTIPROCESSOR_SHARED / (uint32_t)(each + 1) - PREPARE_LEAST_SHARED;
+    return each > 2 ? 0 : MULTIPROCESSOR_SHARED / (uint32_t)(each + 1);
+}
+
+/* Dynamic ones of `prepare`, which has at least PREPARE_LEAST_SHARED of its own unless V is smoothed. */
+static uint32_t prepare_bytes(const td_planning *p, uint64_t grid)
+{
+    const uint32_t spread = spread_bytes(p->target, grid), smooth = TD_PREPARE_SMOOTH_V_BYTES(p->k.d_pad);
+    if (p->smooth_v)
+        return spread > smooth ? spread : smooth;
+    return spread ? spread - PREPARE_LEAST_SHARED : 0;
 }
 
 /* The prologue on sm_90: one record where clusters hold the heads and these lie well, else two. */
@@ -213,6 +223,8 @@ static bool add_prepare(td_planning *p)
                                  .smooth = smooth,
                                  .tiles = each,
                                  .lag = lag};
+    td_params_prepare_smooth_v smooth_v = {.v_mean = NULL};
+    const size_t bytes_of_params = p->smooth_v ? sizeof smooth_v : sizeof prepare; /* which begin alike */
 
     if ((k->planes + lag) * 2 * blocks > TD_MOST_BLOCKS || 8 * q_tiles > TD_MOST_BLOCKS || !td_is_wide(&op->q) || !td_is_wide(&op->k) ||
         !td_is_wide(&op->v))
@@ -224,18 +236,21 @@ static bool add_prepare(td_planning *p)
         prepare.asks = bytes <= PREPARE_ASKS_BYTES;
         grid = k->planes * cluster + (8 * q_tiles + block_warps - 1) / block_warps;
         grid = (grid + cluster - 1) / cluster * cluster;
-        record = td_build_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
+        smooth_v.of = prepare;
+        record = td_build_record(at, &kernels_prepare[p->smooth_v][d], grid, &smooth_v, bytes_of_params);
         record->block[0] = 32 * block_warps;
         record->flags = TD_RECORD_CLUSTER | TD_RECORD_PDL;
         record->cluster = cluster;
-        record->shared_bytes = spread_bytes(target, grid);
+        record->shared_bytes = prepare_bytes(p, grid);
         td_build_view(at, record, TD_READ, AT(prepare, q), TD_VIEW_Q);
         td_build_scratch(at, record, TD_WRITE, AT(prepare, q_scale), q->scale);
         td_build_scratch(at, record, TD_WRITE, AT(prepare, q_codes), q->codes);
     } else {
         const td_place counters = td_build_take(at, true, (unsigned __int128)k->planes * 2 * sizeof(uint32_t));
         k->partial = td_build_take(at, smooth, (unsigned __int128)k->planes * k->chunks * d_pad * 4);
+        v->partial = td_build_take(at, p->smooth_v, (unsigned __int128)k->planes * k->chunks * d_pad * 4);
         v->amax = td_build_take(at, true, (unsigned __int128)k->planes * (blocks + 1) * d_pad * 4);
+        v->low = td_build_take(at, p->smooth_v, (unsigned __int128)k->planes * blocks * d_pad * 4);
         grid = (8 * q_tiles + TD_PREPARE_THREADS / 32 - 1) / (TD_PREPARE_THREADS / 32);
         record = td_build_record(at, &kernels_prepare_q[d], grid, &prepare, sizeof prepare);
         record->block[0] = TD_PREPARE_THREADS;
@@ -244,12 +259,17 @@ static bool add_prepare(td_planning *p)
         td_build_scratch(at, record, TD_WRITE, AT(prepare, q_scale), q->scale);
         td_build_scratch(at, record, TD_WRITE, AT(prepare, q_codes), q->codes);
 
-        record = td_build_record(at, &kernels_prepare_kv[d], (k->planes + lag) * 2 * blocks, &prepare, sizeof prepare);
+        smooth_v.of = prepare;
+        record = td_build_record(at, &kernels_prepare_kv[p->smooth_v][d], (k->planes + lag) * 2 * blocks, &smooth_v,
+                                 bytes_of_params);
         record->block[0] = 64 * each * warps;
         record->flags = TD_RECORD_PDL;
+        record->shared_bytes = p->smooth_v ? TD_PREPARE_SMOOTH_V_BYTES(d_pad) : 0;
         td_build_scratch(at, record, TD_WRITE, AT(prepare, counters), counters);
         td_build_scratch(at, record, TD_WRITE, AT(prepare, partial), k->partial);
         td_build_scratch(at, record, TD_WRITE, AT(prepare, amax), v->amax);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare_smooth_v, v_partial), v->partial);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare_smooth_v, v_low), v->low);
     }
     td_build_view(at, record, TD_READ, AT(prepare, k), TD_VIEW_K);
     td_build_view(at, record, TD_READ, AT(prepare, v), TD_VIEW_V);
@@ -258,6 +278,7 @@ static bool add_prepare(td_planning *p)
     td_build_scratch(at, record, TD_WRITE, AT(prepare, k_mean), k->mean);
     td_build_scratch(at, record, TD_WRITE, AT(prepare, k_codes), k->codes);
     td_build_scratch(at, record, TD_WRITE, AT(prepare, v_codes), v->codes);
+    td_build_scratch(at, record, TD_WRITE, AT(prepare_smooth_v, v_mean), v->mean);
     return true;
 }
 
@@ -358,8 +379,7 @@ static void add_codes_of_q(td_planning *p)
 static bool is_preparable(const td_planning *p, bool halves)
 {
     return halves && p->sm == 90 && !(p->at.cubin && p->at.cubin->ptx) && p->target->shared_bytes && !p->smooth_q &&
-           !p->smooth_v && !p->wants_bias && p->precision == TANDEM_PRECISION_8B &&
-           p->granularity == TANDEM_GRANULARITY_THREAD_HOPPER;
+           !p->wants_bias && p->precision == TANDEM_PRECISION_8B && p->granularity == TANDEM_GRANULARITY_THREAD_HOPPER;
 }
 
 bool td_add_prologue(td_planning *p)

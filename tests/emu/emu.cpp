@@ -1027,13 +1027,17 @@ void cluster_wait()
 const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes)
 {
     const char *at = static_cast<const char *>(mine);
-    if (at < run->statics || at + bytes > run->statics + run->statics_bytes)
-        fail("%p is no static variable of shared memory", mine);
+    const char *dynamic = run->now->dynamic;
+    const bool is_dynamic = at >= dynamic && at + bytes <= dynamic + run->now->dynamic_bytes;
+    if (!is_dynamic && (at < run->statics || at + bytes > run->statics + run->statics_bytes))
+        fail("%p is not in shared memory", mine);
     if (rank >= cluster_size())
         fail("block %u of a cluster of %u", rank, cluster_size());
     const Block *other = run->blocks[rank].get();
     if (!other->alive)
         fail("block %u of the cluster has ended, and its shared memory with it", rank);
+    if (is_dynamic)
+        return other->dynamic + (at - dynamic);
     return other == run->now ? mine : other->statics.data() + (at - run->statics);
 }
 

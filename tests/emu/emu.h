@@ -103,9 +103,9 @@ uint32_t cluster_rank();
 uint32_t cluster_size();
 void cluster_arrive();
 void cluster_wait();
-/* What another block of the cluster has where this one has the static variable `mine`. */
+/* What another block of the cluster has where this one has `mine` in its shared memory. */
 const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes);
-/* To there, and its mbarrier where this block has `barrier` hears of it; both are static variables. */
+/* To there, and its mbarrier where this block has `barrier` hears of it; both are in shared memory. */
 void cluster_store(void *mine, uint32_t rank, const void *from, uint32_t bytes, const void *barrier);
 
 } // namespace emu

@@ -207,8 +207,21 @@ template <int N, int W> __device__ __forceinline__ void forget_piece(Piece<N, W>
         forget(piece.x[i]);
 }
 
+/* What they tell each other of V besides, where it is smoothed. */
+template <int D, int W, bool SmoothV> struct ValuesShared {};
+template <int D, int W> struct ValuesShared<D, W, true> {
+    using L = Lay<D, W>;
+    /* as of K */
+    alignas(16) float v_sums[L::most_tiles][8][D];
+    alignas(16) uint32_t v_ends[L::most_tiles][8][2][D / 2];
+    /* of all blocks: sums of V's tiles; the smallest of their keys, the largest being in `most` */
+    alignas(16) float v_chunks[16 * L::most_tiles][D];
+    alignas(16) uint32_t least[16][D / 2];
+    alignas(16) float v_mean[D];
+};
+
 /* What warps tell each other. */
-template <int D, int W> struct HeadShared {
+template <int D, int W, bool SmoothV> struct HeadShared : ValuesShared<D, W, SmoothV> {
     using L = Lay<D, W>;
     /* of K's rows that are alike modulo 8 */
     alignas(16) float sums[L::most_tiles][8][D];
@@ -228,10 +241,33 @@ template <int D, int W> struct HeadShared {
     uint32_t bad_v[L::most_tiles][4][L::v_columns]; /* of 32 next to each other */
 };
 
-/* What a lane has of a tile of K, or of V. */
-template <int D, int W> struct Slice {
+/* Where V is smoothed that is more than a kernel may have of its own: the launch brings it. */
+template <int D, int W>
+__device__ __forceinline__ HeadShared<D, W, true> &smooth_shared(uint8_t *bytes)
+{
+    static_assert(sizeof(HeadShared<D, W, true>) <= TD_PREPARE_SMOOTH_V_BYTES(D),
+                  "the launch asks for another size");
+    return *reinterpret_cast<HeadShared<D, W, true> *>(bytes);
+}
+
+/* Where V is smoothed, the parameters that these are the first of. */
+__device__ __forceinline__ const td_params_prepare_smooth_v &smooth_v_of(const td_params_prepare &p)
+{
+    return reinterpret_cast<const td_params_prepare_smooth_v &>(p);
+}
+
+/* Of a word of V's codes, which has keys 0, 1, 8 and 9: a mask of those below n. */
+__device__ __forceinline__ uint32_t bytes_below(int n)
+{
+    return (n > 0 ? 0xffu : 0u) | (n > 1 ? 0xff00u : 0u) | (n > 8 ? 0xff0000u : 0u) |
+           (n > 9 ? 0xff000000u : 0u);
+}
+
+/* What a lane has of a tile of K, or of V. With SmoothV it has V twice: at the first look as K, so
+ * that sums and extremes of channels are a lane's there, too. */
+template <int D, int W, bool SmoothV> struct Slice {
     using L = Lay<D, W>;
-    using Shared = HeadShared<D, W>;
+    using Shared = HeadShared<D, W, SmoothV>;
     Piece<16, W> piece;
     int tile, first, channel; /* of the block; rows are first + 8 i of K, first + i of V */
     int left;                 /* i-th row exists: 8 i, or i, is less */
@@ -250,15 +286,16 @@ template <int D, int W> struct Slice {
     __device__ __forceinline__ Slice() {}
     template <class Stays>
     __device__ __forceinline__ Slice(const td_params_prepare &p, uint32_t bhk, uint32_t rank,
-                                     Stays stays)
+                                     Stays stays, bool first_look)
     {
         const int lane = int(threadIdx.x) % 32, warp = place(p);
+        const bool as_k = is_k || (SmoothV && first_look);
 
-        first = is_k ? warp * L::rows + lane / L::lanes : warp / L::v_columns * 32 + lane / 16 * 16;
+        first = as_k ? warp * L::rows + lane / L::lanes : warp / L::v_columns * 32 + lane / 16 * 16;
         channel =
-            is_k ? lane % L::lanes * 2 * W : warp % L::v_columns * L::v_width + lane % 16 * 2 * W;
+            as_k ? lane % L::lanes * 2 * W : warp % L::v_columns * L::v_width + lane % 16 * 2 * W;
         const int row = int(rank * p.tiles + uint32_t(tile)) * int(TD_TILE_ROWS) + first,
-                  step = is_k ? 8 : 1;
+                  step = as_k ? 8 : 1;
         const int64_t(&strides)[3] = is_k ? p.k_strides : p.v_strides;
         const uint16_t *x = static_cast<const uint16_t *>(is_k ? p.k : p.v);
         const uint16_t *from =
@@ -297,10 +334,23 @@ template <int D, int W> struct Slice {
     }
 
     /* What the block's other warps and totals need of it, to shared memory. */
-    __device__ __forceinline__ void gather(const td_params_prepare &p, Shared &shared, bool sums)
+    __device__ __forceinline__ void gather(const td_params_prepare &p, Shared &shared,
+                                           bool first_look)
     {
-        if (is_k)
-            of_type(p.k_dtype, [&](auto e) { gather_keys<decltype(e)>(shared, sums && p.smooth); });
+        auto *ends = &shared.ends[tile][first];
+        auto *sums = &shared.sums[tile][first];
+        bool as_k = is_k, smooth = p.smooth;
+
+        if constexpr (SmoothV)
+            if (first_look && !is_k) {
+                ends = &shared.v_ends[tile][first];
+                sums = &shared.v_sums[tile][first];
+                as_k = smooth = true;
+            }
+        if (as_k)
+            of_type(is_k ? p.k_dtype : p.v_dtype, [&](auto e) {
+                gather_keys<decltype(e)>(shared, *ends, *sums, first_look && smooth);
+            });
         else
             of_type(p.v_dtype, [&](auto e) { gather_values<decltype(e)>(shared); });
     }
@@ -335,7 +385,9 @@ template <int D, int W> struct Slice {
                 }
     }
 
-    template <class E> __device__ __forceinline__ void gather_keys(Shared &shared, bool smooth)
+    template <class E>
+    __device__ __forceinline__ void gather_keys(Shared &shared, uint32_t (&ends)[2][D / 2],
+                                                float (&sums)[D], bool smooth)
     {
         uint32_t top[W], low[W], found = 0;
 
@@ -352,10 +404,10 @@ template <int D, int W> struct Slice {
             found = piece.template clean<E>();
         }
         found = L::rows == 1 ? __reduce_or_sync(~0u, found) : or_of_half(found);
-        if (threadIdx.x % uint32_t(L::lanes) == 0)
+        if (is_k && threadIdx.x % uint32_t(L::lanes) == 0)
             shared.bad_k[tile][first] = found;
-        store_words(&shared.ends[tile][first][0][channel / 2], top);
-        store_words(&shared.ends[tile][first][1][channel / 2], low);
+        store_words(&ends[0][channel / 2], top);
+        store_words(&ends[1][channel / 2], low);
         if (!smooth)
             return;
         float sum[2 * W] = {};
@@ -364,7 +416,7 @@ template <int D, int W> struct Slice {
 #pragma unroll
             for (int c = 0; c < 2 * W; c++)
                 sum[c] = __fadd_rn(sum[c], piece.template at<E>(i, c));
-        store_words(&shared.sums[tile][first][channel], sum);
+        store_words(&sums[channel], sum);
     }
 
     template <class E, class Stays>
@@ -458,26 +510,45 @@ template <int D, int W> struct Slice {
                                                int64_t plane, int row, Stays stays) const
     {
         float factor[2 * W];
+        [[maybe_unused]] float mean[2];
 
         if (channel >= int(p.d_pad))
             return;
-        load_words(factor, shared.factor + channel);
+        if constexpr (!SmoothV)
+            load_words(factor, shared.factor + channel);
         uint8_t *codes =
             static_cast<uint8_t *>(p.v_codes) + (plane * p.d_pad + channel) * p.kv_pad + row;
         Piece<16, W> x = piece;
 #pragma unroll 1
         for (int w = 0; w < W; w++) {
+            if constexpr (SmoothV) { /* those of all channels would take registers too many */
+                load_words(mean, shared.v_mean + channel + 2 * w);
+                factor[0] = shared.factor[channel + 2 * w];
+                factor[1] = shared.factor[channel + 2 * w + 1];
+            }
 #pragma unroll
             for (int c = 0; c < 2; c++) {
+                const auto scaled = [&](int i) {
+                    const float v = half_of<E>(x.x[i][0], c);
+
+                    if constexpr (SmoothV)
+                        return __fmul_rn(__fsub_rn(v, mean[c]), factor[c]);
+                    else
+                        return __fmul_rn(v, factor[c]);
+                };
                 const auto two = [&](int i) {
-                    return uint32_t(cvt_e4m3x2(__fmul_rn(half_of<E>(x.x[i + 1][0], c), factor[c]),
-                                               __fmul_rn(half_of<E>(x.x[i][0], c), factor[c])));
+                    return uint32_t(cvt_e4m3x2(scaled(i + 1), scaled(i)));
                 };
 
-                const uint32_t four[4] = {
+                uint32_t four[4] = {
                     __byte_perm(two(0), two(8), 0x5410), __byte_perm(two(2), two(10), 0x5410),
                     __byte_perm(two(4), two(12), 0x5410), __byte_perm(two(6), two(14), 0x5410)};
 
+                if constexpr (SmoothV)
+                    if (left < 16) /* what is not there is 0, not 0 - mean */
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            four[i] &= bytes_below(left - 2 * i);
                 store_global(stays, reinterpret_cast<uint32_t *>(codes), four);
                 codes += p.kv_pad;
             }
@@ -488,8 +559,31 @@ template <int D, int W> struct Slice {
                     x.x[i][v - 1] = x.x[i][v];
 #pragma unroll
             for (int c = 2; c < 2 * W; c++)
-                factor[c - 2] = factor[c];
+                if constexpr (!SmoothV)
+                    factor[c - 2] = factor[c];
         }
+        if constexpr (SmoothV)
+            if (const uint32_t bad = shared.bad_v[tile][first / 32][channel / L::v_width] >>
+                                     first % 32 & 0xffffu)
+                clear_bad<E>(p, plane, row, bad);
+    }
+
+    /* Codes of what is not finite, of which the piece knows no more, become 0; bits of rows that
+     * have some. */
+    template <class E>
+    __device__ __forceinline__ void clear_bad(const td_params_prepare &p, int64_t plane, int row,
+                                              uint32_t bad) const
+    {
+        const uint16_t *x = static_cast<const uint16_t *>(p.v) +
+                            head_offset(uint32_t(plane), p.kv_heads, p.v_strides) + channel;
+
+#pragma unroll 1
+        for (int i = 0; i < 16; i++)
+#pragma unroll 1
+            for (int c = 0; (bad >> i & 1) && c < 2 * W && channel + c < int(p.dim); c++)
+                if (not_finite<E>(x[(row + i) * p.v_strides[2] + c]))
+                    static_cast<uint8_t *>(p.v_codes)[(plane * p.d_pad + channel + c) * p.kv_pad +
+                                                      row + permuted(i)] = 0;
     }
 };
 
@@ -553,19 +647,20 @@ __device__ __forceinline__ void prepare_rows_of_q(const td_params_prepare &p, ui
     });
 }
 
-/* Behind a barrier: sums of the tile's rows, of the lane's channels. */
-template <int D, int W>
-__device__ __forceinline__ void sum_of_tile(const HeadShared<D, W> &shared, int tile,
+/* Behind a barrier: sums of the tile's rows, of the lane's channels; `Pairs` of rows are loaded at
+ * once. */
+template <int D, int W, int Pairs = 4>
+__device__ __forceinline__ void sum_of_tile(const float (&sums)[8][D],
                                             float (&sum)[Lay<D, W>::each])
 {
     using L = Lay<D, W>;
     const int lane = int(threadIdx.x) % 32;
     float more[2][L::each];
 
-#pragma unroll
+#pragma unroll Pairs
     for (int r = 0; r < 8; r += 2) {
-        load_words(more[0], &shared.sums[tile][r][lane * L::each]);
-        load_words(more[1], &shared.sums[tile][r + 1][lane * L::each]);
+        load_words(more[0], &sums[r][lane * L::each]);
+        load_words(more[1], &sums[r + 1][lane * L::each]);
 #pragma unroll
         for (int c = 0; c < L::each; c++) {
             more[0][c] = __fadd_rn(more[0][c], more[1][c]);

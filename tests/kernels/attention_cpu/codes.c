@@ -246,6 +246,24 @@ static void test_prologue_from_the_definition(void **state)
                                     .layout = (tu_layout)(granularity % 4)};
             check_prologue(&shape, &hopper);
         }
+        for (uint32_t dim = 64; dim <= 128; dim += 64) {
+            td_target stream = td_target_for_stream(90);
+            stream.twin = true;
+            check_prologue(&(tu_shape){.heads = 4,
+                                       .kv_heads = 2,
+                                       .q_len = 30,
+                                       .kv_len = dim == 64 ? 300 : 2100,
+                                       .head_dim = dim,
+                                       .precision = TANDEM_PRECISION_8B,
+                                       .granularity = TANDEM_GRANULARITY_THREAD_HOPPER,
+                                       .smooth = TANDEM_SMOOTH_V | TANDEM_SMOOTH_K,
+                                       .dtype_q = TANDEM_DTYPE_F16,
+                                       .dtype_k = TANDEM_DTYPE_F16,
+                                       .dtype_v = dim == 64 ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_BF16,
+                                       .v_bias = 3,
+                                       .seed = dim},
+                           &stream);
+        }
         check_prologue(&(tu_shape){.batch = 2,
                                    .q_len = 129,
                                    .kv_len = 65,
@@ -286,7 +304,8 @@ static void test_f16_scales(void **state)
     tu_case_free(&it);
 }
 
-/* The prologue of a stream on sm_90, in one record or in two, makes what that of every other executor makes. */
+/* The prologue of a stream on sm_90, in one record or in two, makes what that of every other executor makes; so where V is
+ * smoothed, too. */
 static void test_prologues_agree(void **state)
 {
     static const struct {
@@ -296,8 +315,8 @@ static void test_prologues_agree(void **state)
                  {300, 1, 1, 130, 129, 32, 2}};
 
     (void)state;
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        const uint32_t c = (uint32_t)i / 2, type = 1 + (uint32_t)i % 2;
+    for (size_t i = 0; i < 4 * sizeof cases / sizeof *cases; i++) {
+        const uint32_t c = (uint32_t)i / 4, type = 1 + (uint32_t)i % 2, smooth_v = (uint32_t)i / 2 % 2;
         const tu_shape shape = {.batch = cases[c].batch,
                                 .heads = cases[c].heads,
                                 .kv_heads = cases[c].kv_heads,
@@ -308,9 +327,13 @@ static void test_prologues_agree(void **state)
                                 .dtype_k = 3 - type,
                                 .dtype_v = type,
                                 .precision = TANDEM_PRECISION_8B,
+                                .smooth = smooth_v ? TANDEM_SMOOTH_V | (c % 2 ? TANDEM_SMOOTH_K : 0) : 0,
                                 .k_bias = 1,
-                                .layout = (tu_layout)(i % 4),
+                                .v_bias = smooth_v ? 2 : 0,
+                                .layout = (tu_layout)(c % 2 ? i % 4 : (i + 2) % 4),
                                 .seed = i + 1};
+        const uint32_t means = cases[c].batch * cases[c].kv_heads * td_pad_dim(cases[c].head_dim) * smooth_v;
+        float *mean[2] = {NULL, NULL};
         tandem_attention ops[2];
         uint64_t sizes[2][3];
         void *bytes[2][3];
@@ -327,7 +350,7 @@ static void test_prologues_agree(void **state)
             target.twin = true;
             assert_int_equal(td_plan_attention(&it.op, &target, &it.plan, &it.layout, NULL, 0), TANDEM_OK);
             const bool prepares = stream && shape.layout != TU_GAPS; /* it reads several words at a time */
-            assert_int_equal(it.plan.record_count, prepares ? cases[c].records : 3);
+            assert_int_equal(it.plan.record_count, prepares ? cases[c].records : !smooth_v ? 3 : c % 2 ? 9 : 7);
             assert_int_equal(!strncmp(it.plan.records[0].kernel->name, "prepare", 7), prepares);
             it.plan.record_count--; /* without attention */
             free(it.scratch);
@@ -337,7 +360,14 @@ static void test_prologues_agree(void **state)
             const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data};
             assert_int_equal(td_exec_cpu_run(&it.plan, views, (uintptr_t)it.scratch, 2, NULL), TANDEM_OK);
             tu_case_codes(&it, it.scratch, &ops[stream], bytes[stream], sizes[stream]);
+            mean[stream] = malloc(means * sizeof(float) + 1);
+            assert_non_null(mean[stream]);
+            if (smooth_v)
+                memcpy(mean[stream], (unsigned char *)it.scratch + it.layout.v_mean, means * sizeof(float));
         }
+        assert_memory_equal(mean[0], mean[1], means * sizeof(float));
+        free(mean[0]);
+        free(mean[1]);
         tu_case_free(&it);
         for (int v = 0; v < 3; v++) {
             assert_int_equal(sizes[0][v], sizes[1][v]);

@@ -166,6 +166,26 @@ void test_prepare(void **state)
             target.attention = &(td_attention_options){.no_clusters = (i + d) % 3 == 0};
             check_case_on(target, &shape, NULL);
         }
+    for (size_t i = 0; i < 2 * 5; i++) { /* where V is smoothed */
+        const tu_shape shape = {.heads = 4,
+                                .kv_heads = 2,
+                                .q_len = 70,
+                                .kv_len = i % 3 ? 1000 + 65 * (uint32_t)i : 65,
+                                .head_dim = dims[i / 2],
+                                .dtype_q = 1,
+                                .dtype_k = 1,
+                                .dtype_v = 1 + i % 2,
+                                .precision = TANDEM_PRECISION_8B,
+                                .smooth = TANDEM_SMOOTH_V | (i % 4 ? TANDEM_SMOOTH_K : 0),
+                                .k_bias = 2,
+                                .v_bias = 4,
+                                .seed = 950 + i};
+
+        show("case", &shape);
+        td_target target = target_here();
+        target.attention = &(td_attention_options){.no_clusters = i % 2};
+        check_case_on(target, &shape, NULL);
+    }
 }
 
 /* The same by either kind of stream: a cluster of 16 blocks, records that overlap, more shared memory than 48 KB. */

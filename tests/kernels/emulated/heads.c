@@ -102,6 +102,66 @@ static void test_prepare(void **state)
         }
 }
 
+/* The same where V is smoothed, by its own kernels: keys that are not there are none of its smallest, nor are codes of theirs
+ * 0 - mean, nor those of what is not finite. */
+static void test_prepare_smooth_v(void **state)
+{
+    static const struct {
+        uint32_t batch, heads, kv_heads, q_len, kv_len;
+    } sizes[] = {{1, 1, 1, 1, 1},    {2, 4, 2, 3, 63},     {1, 2, 1, 64, 64},   {1, 2, 2, 65, 65},  {1, 1, 1, 20, 129},
+                 {2, 3, 3, 20, 300}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100}, {1, 1, 1, 70, 4100}};
+    static const uint32_t dims[] = {32, 64, 80, 128};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t n = 0; n < 18; n++) {
+            const uint32_t s = n / 2, type = 1 + (i + s) % 2;
+            const bool no_clusters = n % 2;
+
+            if ((quick && s != i && s != 7) || (s == 8 && dims[i] != 128))
+                continue;
+            check(em_module_of(90), 90,
+                  &(tu_shape){.batch = sizes[s].batch,
+                              .heads = sizes[s].heads,
+                              .kv_heads = sizes[s].kv_heads,
+                              .q_len = sizes[s].q_len,
+                              .kv_len = sizes[s].kv_len,
+                              .head_dim = dims[i],
+                              .dtype_q = type,
+                              .dtype_k = 3 - type,
+                              .dtype_v = type,
+                              .layout = (s + i) % 3 ? TU_BATCH_LAST : TU_BY_ROW,
+                              .precision = TANDEM_PRECISION_8B,
+                              .smooth = TANDEM_SMOOTH_V | (s % 3 ? TANDEM_SMOOTH_K : 0),
+                              .k_bias = 2,
+                              .v_bias = s % 2 ? 3 : -5,
+                              .seed = 400 + 18 * i + n},
+                  (options){.stream = true,
+                            .prologue_only = true,
+                            .no_clusters = no_clusters,
+                            .schedules = s < 4 ? 2 : 1,
+                            .spoil = (s + i / 2) % 2 ? spoil_ends : NULL});
+        }
+    for (uint32_t i = 0; i < 8; i++) /* whole, with a mask, beside float64 */
+        check(em_module_of(90), 90,
+              &(tu_shape){.heads = 4,
+                          .kv_heads = 2,
+                          .q_len = 63 + i % 3,
+                          .kv_len = 190 + 37 * i,
+                          .head_dim = i % 2 ? 128 : 64,
+                          .causal = i / 2 % 2,
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .lse = 0,
+                          .precision = TANDEM_PRECISION_8B,
+                          .smooth = TANDEM_SMOOTH_V | TANDEM_SMOOTH_K,
+                          .k_bias = 2,
+                          .v_bias = 4,
+                          .seed = 480 + i},
+              (options){.stream = true, .no_clusters = i / 4, .most_l1 = 0.01});
+}
+
 /* A head whose statistics never come: its codes are not made, so the kernel must not end as if they were. A job that is given up
  * meanwhile is another matter. */
 static void test_totals_that_never_come(void **state)
@@ -154,6 +214,7 @@ static void test_totals_that_never_come(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_prepare),
+    cmocka_unit_test(test_prepare_smooth_v),
     cmocka_unit_test(test_totals_that_never_come),
     cmocka_unit_test(test_pieces),
 };
