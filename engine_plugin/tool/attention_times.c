@@ -262,6 +262,7 @@ static bool append(td_plan *out, const td_plan *plan, bool prologue, bool kernel
 
 tandem_attention times_op(const times_shape *s, uint32_t precision)
 {
+    const uint32_t usual = precision == TANDEM_PRECISION_4B ? TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K : TANDEM_SMOOTH_K;
     const tandem_view dense = {.dtype = TANDEM_DTYPE_F16,
                                .stride_batch = (int64_t)s->heads * rows_of(s) * s->dim,
                                .stride_head = (int64_t)rows_of(s) * s->dim,
@@ -277,7 +278,8 @@ tandem_attention times_op(const times_shape *s, uint32_t precision)
                               .kv_len = s->n,
                               .head_dim = s->dim,
                               .causal = s->causal,
-                              .precision = precision};
+                              .precision = precision,
+                              .smooth = s->smooth_v ? usual | TANDEM_SMOOTH_V : TANDEM_SMOOTH_DEFAULT};
 }
 
 static bool make_plan(times *t, const times_shape *s, times_kind kind, uint32_t precision, td_plan *plan, char *why,

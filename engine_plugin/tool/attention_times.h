@@ -27,6 +27,7 @@ typedef struct times_shape {
     uint32_t batch, heads, n, dim;
     uint32_t kv_heads, queries; /* heads and n but for `tandem tune` */
     bool causal, small, kernels_only; /* kernels_only: what is end to end only fills the scratch */
+    bool smooth_v;                    /* V besides what is smoothed by itself; 8B and 4B */
 } times_shape;
 
 /* One line of a shape's table. */

@@ -213,6 +213,7 @@ const char *const tool_bench_attention_help =
     "  --rounds N       1 to 1000; default 5\n"
     "  --run-ms N       how long a contender has the GPU at a time, small shapes a tenth; 0: one call;\n"
     "                   to 60000; default 250\n"
+    "  --smooth-v       8b and 4b with V smoothed, too (--precision 8b, 4b or both)\n"
     "  --no-cudnn       without cuDNN\n"
     "  --against F      says which medians of ours got slower than in F, an earlier run's --json on such\n"
     "                   a device; by its own shapes and contenders, those that F lacks are counted\n"

@@ -21,7 +21,7 @@ _Static_assert(6 * MOST_SHAPES <= BENCH_TARGETS, "expect() has up to six targets
 typedef struct bench {
     times times;
     const char *json, *auto_by; /* auto_by: the rule or a table */
-    bool quick, strict;
+    bool quick, strict, smooth_v;
     bench_cudnn *cudnn;
     char no_cudnn[256];
     bench_targets targets;
@@ -276,6 +276,7 @@ static json_t *make_report(const bench *b, json_t *list, const uint32_t *missed)
     json_t *report = bench_report("attention", t->cpu ? "CPU" : td_cu_device_info(t->device)->name, driver);
     json_object_set_new(report, "executor", json_string(t->executor));
     json_object_set_new(report, "auto_by", json_string(b->auto_by));
+    json_object_set_new(report, "smooth_v", json_boolean(b->smooth_v));
     json_object_set_new(report, "cudnn",
                         b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
     json_object_set_new(report, "rounds", json_integer(t->rounds));
@@ -372,7 +373,7 @@ int bench_attention(int argc, char **argv)
                       *const widths[] = {"64", "80", "96", "128", NULL};
     const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16,auto";
     const char *rounds = NULL, *run_ms = NULL, *tuning = NULL, *against = NULL, *slower = NULL;
-    bool no_cudnn = false;
+    bool smooth_v = false, no_cudnn = false;
     bench b = {0};
     const tool_option options[] = {{"--json", &b.json, NULL},        {"--backend", &backend, NULL},
                                    {"--only", &only, NULL},          {"--n", &ns, NULL},
@@ -381,7 +382,7 @@ int bench_attention(int argc, char **argv)
                                    {"--run-ms", &run_ms, NULL},      {"--no-cudnn", NULL, &no_cudnn},
                                    {"--tuning", &tuning, NULL},      {"--strict", NULL, &b.strict},
                                    {"--against", &against, NULL},    {"--slower", &slower, NULL},
-                                   {"--quick", NULL, &b.quick}};
+                                   {"--quick", NULL, &b.quick},      {"--smooth-v", NULL, &smooth_v}};
     const int parsed = tool_parse("bench attention", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
         return parsed;
@@ -404,6 +405,8 @@ int bench_attention(int argc, char **argv)
                           cpu ? "--backend cpu" : "--no-cudnn");
     if (cpu && no_cudnn)
         return tool_usage("bench attention", "--no-cudnn does not go with --backend cpu: cuDNN needs a GPU");
+    if (smooth_v && (none || tool_has(precisions, "f16") || tool_has(precisions, "auto")))
+        return tool_usage("bench attention", "--smooth-v is of 8b and 4b, and --precision is %s", precisions);
     if (tuning && !tool_has(precisions, "auto"))
         return tool_usage("bench attention", "--tuning is what auto goes by, and --precision %s is without it", precisions);
     if (rounds && !tool_number(rounds, 1, 1000, &number))
@@ -422,6 +425,9 @@ int bench_attention(int argc, char **argv)
         list_shapes(shapes, only, ns, dims, strcmp(causal, "both") ? causal : NULL, b.quick, cpu);
     if (!all_taken(shapes, count, ns, dims))
         return TOOL_USAGE;
+    for (uint32_t i = 0; i < count; i++)
+        shapes[i].smooth_v = smooth_v;
+    b.smooth_v = smooth_v;
     char why[400] = "";
     if (b.json && !tool_can_write("--json", b.json, why, sizeof why))
         return tool_fail("bench attention", "%s", why);

@@ -293,6 +293,7 @@ class Words(unittest.TestCase):
             (["bench", "attention", "--backend", "cpu", "--no-cudnn"], "--no-cudnn"),
             (["bench", "attention", "--backend", "cpu", "--precision", "none"], "--precision none"),
             (["bench", "attention", "--no-cudnn", "--precision", "none"], "--no-cudnn"),
+            (["bench", "attention", "--smooth-v", "--precision", "8b,auto"], "--smooth-v"),
             (["bench", "attention", "--precision", "8b,none"], '"8b,none"'),
             (["accuracy", "--quick", "--in", "F"], "--quick"),
             (["accuracy", "--figures", "F", "--table", "4"], "--table"),
