@@ -336,15 +336,20 @@ if [ "$only" = tests ]; then
     [ -s "$build/gpu_tests.txt" ] || note tests none 0
     # Several at a time: most of their time is the driver's, for contexts and devices. The soaks are alone, as they look for
     # memory that the GPU has lost; what loses a context comes last. What takes longest is begun first.
-    longest='test_faults|test_session|test_cuda|test_inline'
-    grep -xE "$longest" "$build/gpu_tests.txt" | sort -r | sed 's/^test_faults$/test_faults-1\ntest_faults-2\ntest_faults-3/' >"$work/programs"
+    longest='test_session tool-on-cuda test_inline test_cuda test_faults-3 test_faults-2 test_faults-1 test_destroy_waits test_pitfalls
+        test_linear_gpu test_rungs'
+    sed 's/^test_faults$/test_faults-1\ntest_faults-2\ntest_faults-3/; /^test_daemon_gpu$/d' "$build/gpu_tests.txt" >"$work/all"
     if [ -x "$build/tandem" ]; then
-        ! needs numpy tool-on-cuda python3 -c 'import numpy' || echo tool-on-cuda >>"$work/programs"
-        printf 'accuracy\nprobe-fp22\n' >>"$work/programs"
+        ! needs numpy tool-on-cuda python3 -c 'import numpy' || echo tool-on-cuda >>"$work/all"
+        printf 'accuracy\nprobe-fp22\n' >>"$work/all"
     else
         note tool not-built 0
     fi
-    grep -vxE "$longest|test_daemon_gpu" "$build/gpu_tests.txt" >>"$work/programs"
+    : >"$work/programs"
+    for program in $longest; do
+        ! grep -x "$program" "$work/all" >>"$work/programs" || sed -i "/^$program\$/d" "$work/all"
+    done
+    cat "$work/all" >>"$work/programs"
     lanes=$(($(nproc) / 2))
     [ "$lanes" -ge 4 ] || lanes=4
     [ "$lanes" -le 6 ] || lanes=6 # more wait for the driver

@@ -130,8 +130,8 @@ typedef struct form {
     {{.name = "conv", .entry = "conv_wgmma_" #size "_" #stride "_" #outs "_" #tiles, .cpu = td_cpu_conv, .cpu_local_bytes = TD_CONV_CPU_LOCAL_BYTES}, \
      size, stride, outs, tiles}
 #define FORMS(size, outs) FORM(size, 1, outs, 1), FORM(size, 1, outs, 2)
-static const form forms[] = {FORMS(3, 32), FORMS(3, 48),      FORMS(3, 64),      FORM(3, 2, 32, 1), FORM(3, 2, 48, 1),
-                             FORM(3, 2, 64, 1), FORMS(1, 24), FORMS(1, 48),      FORMS(1, 64),      FORMS(1, 80)};
+static const form forms[] = {FORMS(3, 32), FORMS(3, 48), FORMS(3, 64), FORM(3, 2, 32, 1), FORM(3, 2, 48, 1), FORM(3, 2, 64, 1),
+                             FORMS(1, 24), FORMS(1, 64), FORMS(1, 80)};
 
 static uint64_t parts_of(const tandem_conv *c, const td_params_conv *params, const form *it)
 {

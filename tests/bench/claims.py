@@ -33,6 +33,7 @@ FILES = {
     "npc_model": "cpu-npc-model.json",
     "tavern": "h200-tavern.json",
     "effect": "h200-effect.json",
+    "effect_fast": "h200-effect-fast.json",
     "still": "cpu-denoise-still.json",
     "path": "cpu-denoise-path.json",
     "gi": "cpu-gi.json",
@@ -51,7 +52,7 @@ NOT_MEASURED = [
     r"on 9\.0", r"RTX \d+", r"C\+\+17", r"2 cores with AVX-512", r"16 cores", r"\(table \d\)",
     r"for d 256 in command buffers", r"\(d 64 to 128\)", r"\(256 queries x 784 keys a tile, d 32\)", r"batch 4, 32 heads, TFLOPS",
     r"\| d 128, 16384 tokens (?=\|)", r"\| d 64, 16384 (?=\|)", r"\| 4096 (?=\|)", r"\(8 heads, 4096 x 4096, d 128, N\(0,1\), every row\)",
-    r"21 minutes of one H200", r"270 seconds of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B", r"Qwen 2\.5 0\.5B", r"Llama 3\.2 1B", r"Llama 3 8B", r"\| 1 character \| 4 at once \| 8 at once \| 32 at once",
+    r"39 minutes of one H200", r"which took 9; both", r"270 seconds of one H200", r"frames of 320x180", r"max / 7", r"48 KB", r"256 KiB", r"at most 9 minutes", r"at most 40 MiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)", r"\[0\.5B", r"Qwen 2\.5 0\.5B", r"Llama 3\.2 1B", r"Llama 3 8B", r"\| 1 character \| 4 at once \| 8 at once \| 32 at once",
 ]
 
 SHAPES = [(d, n, causal) for d in (128, 64) for n in (16384, 4096) for causal in (False, True)]
@@ -251,12 +252,19 @@ MODELS = [
     "space {named(gi.rows, name='screen-space bounce').psnr_db:.1f} (`tandem eval gi`)",
     "On an H200 it takes {size(gi_effect, 'timeline', 1280).gpu_ms.median:.2f} ms of 1280x720 on `timeline` and "
     "{size(gi_effect, 'inline', 1280).gpu_ms.median:.2f} on `inline`",
-    f"on eight frames of Mitsuba's its PSNR is {{named(still.rows, name={OURS}).psnr_db:.1f}} dB, Open Image Denoise's "
-    f"{{named(still.rows, name={FAST}).psnr_db:.1f}} (fast) and {{named(still.rows, name={HIGH}).psnr_db:.1f}} (high). Along two paths it is "
-    f"{{named(path.rows, name={OURS}).psnr_db:.1f}}, with the frames before {{named(path.rows, name={BESIDE}).psnr_db:.1f}}, Open Image Denoise's "
-    f"{{named(path.rows, name={FAST}).psnr_db:.1f}} and {{named(path.rows, name={HIGH}).psnr_db:.1f}}; flicker is "
-    f"{{named(path.rows, name={BESIDE}).flicker:.1f}}, Open Image Denoise's {{named(path.rows, name={FAST}).flicker:.1f}} and "
-    f"{{named(path.rows, name={HIGH}).flicker:.1f}}",
+    f"on eight frames of Mitsuba's its PSNR is {{named(still.rows, name={OURS}).psnr_db:.1f}} dB, that of `fast` "
+    f"{{named(still.rows, name='denoise-fast.safetensors').psnr_db:.1f}}, Open Image Denoise's {{named(still.rows, name={FAST}).psnr_db:.1f}} "
+    f"(fast) and {{named(still.rows, name={HIGH}).psnr_db:.1f}} (high); its SSIM is {{named(still.rows, name={OURS}).ssim:.4f}}, Open Image "
+    f"Denoise's {{named(still.rows, name={FAST}).ssim:.4f}} and {{named(still.rows, name={HIGH}).ssim:.4f}}, and its relMSE, which a few dark "
+    f"pixels at edges make up, {{named(still.rows, name={OURS}).rel_mse:.4f}}, Open Image Denoise's {{named(still.rows, name={FAST}).rel_mse:.4f}} "
+    f"and {{named(still.rows, name={HIGH}).rel_mse:.4f}}. Along two paths its PSNR is {{named(path.rows, name={OURS}).psnr_db:.1f}} dB, with the "
+    f"frames before {{named(path.rows, name={BESIDE}).psnr_db:.1f}}, Open Image Denoise's {{named(path.rows, name={FAST}).psnr_db:.1f}} and "
+    f"{{named(path.rows, name={HIGH}).psnr_db:.1f}}; flicker is {{named(path.rows, name={BESIDE}).flicker:.1f}}, Open Image Denoise's "
+    f"{{named(path.rows, name={FAST}).flicker:.1f}} and {{named(path.rows, name={HIGH}).flicker:.1f}}",
+    "on those eight frames {named(still.rows, name='denoise.safetensors, 2x').psnr_db:.1f} dB of half as many rows and columns, by bicubic "
+    "interpolation {named(still.rows, name='denoise.safetensors, 2x bicubic').psnr_db:.1f}, and "
+    "{named(still.rows, name='denoise.safetensors, 1.5x').psnr_db:.1f} of two thirds, by bicubic interpolation "
+    "{named(still.rows, name='denoise.safetensors, 1.5x bicubic').psnr_db:.1f}",
     "On an H100 its {minilm.tokens} tokens take {vars(minilm.ours)['f16 graphs'].median:.0f} us by a CUDA graph and "
     "{vars(minilm.ours)['f16 inline'].median:.0f} us in a Vulkan command buffer; PyTorch's fp16 takes "
     "{min(turn.graph.median for turn in minilm.pytorch):.0f} us by a CUDA graph and "
@@ -276,7 +284,9 @@ MODELS = [
     "{100 * way(npc_model, 'f16', 'f16').actions_valid:.0f} % of its actions are valid",
     "On an H200 it takes {size(effect, 'timeline', 960).gpu_ms.median:.2f} ms of 960x540 on `timeline` and "
     "{size(effect, 'inline', 960).gpu_ms.median:.2f} ms on `inline`, of 1920x1080 "
-    "{size(effect, 'timeline', 1920).gpu_ms.median:.2f} and {size(effect, 'inline', 1920).gpu_ms.median:.2f} ms",
+    "{size(effect, 'timeline', 1920).gpu_ms.median:.2f} and {size(effect, 'inline', 1920).gpu_ms.median:.2f} ms, `fast` "
+    "{size(effect_fast, 'timeline', 960).gpu_ms.median:.2f} and {size(effect_fast, 'inline', 960).gpu_ms.median:.2f}, "
+    "{size(effect_fast, 'timeline', 1920).gpu_ms.median:.2f} and {size(effect_fast, 'inline', 1920).gpu_ms.median:.2f}",
 ]
 
 MEASURED = [
