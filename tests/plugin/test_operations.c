@@ -198,6 +198,18 @@ static void conv(const operation *it, tandem_mem mem, tandem_operands *op)
     op->conv.y = image(mem, OUT, TANDEM_DTYPE_F32, 40);
 }
 
+/* Every other pixel, and what is half as large: by mma.sync on each GPU. */
+static void conv_coarse(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    const uint32_t rows = (IMAGE_ROWS + 1) / 2, columns = (IMAGE_COLUMNS + 1) / 2;
+
+    conv(it, mem, op);
+    op->conv.stride = 2, op->conv.channels = op->conv.coarse_channels = 16;
+    op->conv.x = image(mem, 0, TANDEM_DTYPE_F16, 16);
+    op->conv.coarse = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, rows, columns, 16);
+    op->conv.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, rows, columns, 40);
+}
+
 /* Of step 2 with fewer queries; what is of half the size is the beginning of what is not. */
 static void gather(const operation *it, tandem_mem mem, tandem_operands *op)
 {
@@ -301,6 +313,7 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
     {.number = TANDEM_OPERATION_SCATTER, .make = scatter, .elements = CHANNELS},
     {.number = TANDEM_OPERATION_CONV, .make = conv, .elements = PIXELS * 40, .off = 2e-3f},
+    {.number = TANDEM_OPERATION_CONV, .make = conv_coarse, .elements = (IMAGE_ROWS + 1) / 2 * ((IMAGE_COLUMNS + 1) / 2) * 40, .off = 2e-3f},
 #define GATHER(count, ...) \
     {.number = TANDEM_OPERATION_GATHER, .make = gather, .elements = (count) * 4, .off = 1e-4f, .windows = {__VA_ARGS__}}
     GATHER(PIXELS, .radius = 2),

@@ -337,19 +337,19 @@ template <int D, int W, bool SmoothV> struct Slice {
     __device__ __forceinline__ void gather(const td_params_prepare &p, Shared &shared,
                                            bool first_look)
     {
-        auto *ends = &shared.ends[tile][first];
-        auto *sums = &shared.sums[tile][first];
+        auto *ends = shared.ends[tile];
+        auto *sums = shared.sums[tile];
         bool as_k = is_k, smooth = p.smooth;
 
         if constexpr (SmoothV)
             if (first_look && !is_k) {
-                ends = &shared.v_ends[tile][first];
-                sums = &shared.v_sums[tile][first];
+                ends = shared.v_ends[tile];
+                sums = shared.v_sums[tile];
                 as_k = smooth = true;
             }
         if (as_k)
             of_type(is_k ? p.k_dtype : p.v_dtype, [&](auto e) {
-                gather_keys<decltype(e)>(shared, *ends, *sums, first_look && smooth);
+                gather_keys<decltype(e)>(shared, ends[first], sums[first], first_look && smooth);
             });
         else
             of_type(p.v_dtype, [&](auto e) { gather_values<decltype(e)>(shared); });

@@ -137,6 +137,10 @@ static void each_other(td_target stream_target)
         target = stream_target;
         target.attention = &(td_attention_options){.no_clusters = true};
         each_case(target, halves);
+        shape = halves;
+        shape.smooth = TANDEM_SMOOTH_K | TANDEM_SMOOTH_V;
+        each_case(target, shape);
+        each_case(stream_target, shape);
     }
 }
 
