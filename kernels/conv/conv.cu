@@ -29,12 +29,12 @@ struct ConvPart {
 
     __device__ __forceinline__ ConvPart(const td_params_conv &params, uint8_t *shared) : p(params)
     {
-        const uint32_t tiles = (p.outs + p.tile - 1) / p.tile, place = blockIdx.x / tiles;
+        const uint32_t place = blockIdx.x / p.tiles;
 
         batch = place / p.columns / p.rows;
         first_row = int(place / p.columns % p.rows * TD_CONV_HEIGHT);
         first_column = int(place % p.columns * TD_CONV_WIDTH);
-        first_out = int(blockIdx.x % tiles * p.tile);
+        first_out = int(blockIdx.x % p.tiles * p.tile);
         outs = min(int(p.tile), int(p.outs) - first_out);
         width = int(TD_CONV_WIDTH - 1) * p.stride + p.size;
         pixels = width * (int(TD_CONV_HEIGHT - 1) * p.stride + p.size);

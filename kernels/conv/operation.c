@@ -170,12 +170,16 @@ static bool is_near(const tandem_conv *c, const td_params_conv *params)
 static const form *form_of(const tandem_conv *c, const td_params_conv *params, const td_target *target)
 {
     const form *best = NULL;
+    double least = 0;
 
-    for (size_t i = 0; i < sizeof forms / sizeof *forms && target->sm == 90 && is_near(c, params); i++) {
-        if (forms[i].size != params->size || forms[i].stride != params->stride || (params->stride == 2 && c->coarse_channels) || parts_of(c, params, &forms[i]) > TD_MOST_BLOCKS)
+    if (target->sm != 90 || !is_near(c, params) || (params->stride == 2 && c->coarse_channels))
+        return NULL;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (forms[i].size != params->size || forms[i].stride != params->stride || parts_of(c, params, &forms[i]) > TD_MOST_BLOCKS)
             continue;
-        if (!best || clocks_of(c, params, &forms[i], target) < clocks_of(c, params, best, target))
-            best = &forms[i];
+        const double clocks = clocks_of(c, params, &forms[i], target);
+        if (!best || clocks < least)
+            best = &forms[i], least = clocks;
     }
     return best;
 }
@@ -209,22 +213,19 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
                              .y_dtype = c->y.dtype};
     out_size(c, &params.out_height, &params.out_width);
     params.columns = (params.out_width + TD_CONV_WIDTH - 1) / TD_CONV_WIDTH;
-    params.high = TD_CONV_HEIGHT;
-    params.rows = (params.out_height + params.high - 1) / params.high;
     const form *wgmma = form_of(c, &params, target);
+    params.high = wgmma ? 8 * wgmma->tiles : TD_CONV_HEIGHT;
+    params.rows = (params.out_height + params.high - 1) / params.high;
+    params.tile = wgmma ? wgmma->outs : target->sm ? tile_of(c, &params, target) : TD_CONV_OUTS;
+    params.tiles = (c->outs + params.tile - 1) / params.tile;
     if (wgmma) {
-        params.high = 8 * wgmma->tiles;
-        params.rows = (params.out_height + params.high - 1) / params.high;
         params.total = c->channels + c->coarse_channels;
-        params.tiles = (c->outs + wgmma->outs - 1) / wgmma->outs;
         params.each = c->outs / (params.shuffle * params.shuffle);
         params.x_row = (int32_t)(params.x_at.stride_head / 8), params.x_pixel = (int32_t)(params.x_at.stride_row / 8);
         params.coarse_row = (int32_t)(params.coarse_at.stride_head / 8), params.coarse_pixel = (int32_t)(params.coarse_at.stride_row / 8);
         params.y_row = (int32_t)(params.y_at.stride_head / 8), params.y_pixel = (int32_t)(params.y_at.stride_row / 8);
         params.w_row = (int32_t)(params.w_stride / 8);
     }
-    params.tile = wgmma ? wgmma->outs : target->sm ? tile_of(c, &params, target) : TD_CONV_OUTS;
-    const uint32_t tiles = (c->outs + params.tile - 1) / params.tile;
     const uint64_t weights = (uint64_t)c->size * c->size * (c->channels + c->coarse_channels) * params.outs_pad;
     const td_place packed = td_build_take(&at, !target->sm, weights * sizeof(float));
     if (!target->sm) {
@@ -232,7 +233,7 @@ static tandem_status plan_conv(const tandem_operands *op, const td_target *targe
         td_build_view(&at, record, TD_READ, AT(w), W);
         td_build_scratch(&at, record, TD_WRITE, AT(packed), packed);
     }
-    const unsigned __int128 parts = (unsigned __int128)c->batch * params.rows * params.columns * tiles;
+    const unsigned __int128 parts = (unsigned __int128)c->batch * params.rows * params.columns * params.tiles;
     const uint64_t at_once = (uint64_t)TD_CONV_WGMMA_BLOCKS * td_multiprocessors(target);
     const unsigned __int128 grid = wgmma && parts > at_once ? at_once : parts;
     params.parts = (uint32_t)parts, params.blocks = (uint32_t)grid;

@@ -41,11 +41,11 @@ typedef struct td_params_conv {
     uint32_t out_height, out_width, columns, rows; /* before they are shuffled, in pixels and in blocks */
     uint32_t channels, coarse_channels, outs;
     uint32_t outs_pad; /* a multiple of 16 */
-    uint32_t tile;     /* outputs of a block: a multiple of 8 */
+    uint32_t tile, tiles; /* outputs of a block: a multiple of 8; how many such there are */
     uint32_t high;     /* rows of pixels of a block: a multiple of TD_CONV_HEIGHT */
     uint32_t parts, blocks; /* what a block computes at a time, how many there are; blocks, each of which has every so many'th part */
-    /* wgmma's: channels of x and coarse, tiles of outputs, outputs of a pixel of y; strides in octets of elements, in 32 bits. */
-    uint32_t total, tiles, each;
+    /* wgmma's: channels of x and coarse, outputs of a pixel of y; strides in octets of elements, in 32 bits. */
+    uint32_t total, each;
     int32_t x_row, x_pixel, coarse_row, coarse_pixel, y_row, y_pixel, w_row;
     uint8_t size, stride, shuffle, relu;
     uint32_t y_dtype; /* F16 or F32 */

@@ -181,11 +181,10 @@ TD_INLINE void conv_part(const td_params_conv *p, const td_block *at, int64_t ba
 TD_INLINE void conv_body(const void *params, const td_block *at, bool wide)
 {
     const td_params_conv *p = params;
-    const uint32_t tiles = (p->outs + p->tile - 1) / p->tile;
 
     for (uint64_t i = at->x; i < p->parts && td_block_goes_on(at); i += p->blocks) {
-        const uint32_t place = (uint32_t)i / tiles;
-        const uint32_t first_row = place / p->columns % p->rows * p->high, first_out = (uint32_t)i % tiles * p->tile;
+        const uint32_t place = (uint32_t)i / p->tiles;
+        const uint32_t first_row = place / p->columns % p->rows * p->high, first_out = (uint32_t)i % p->tiles * p->tile;
         const uint32_t end_row = p->out_height - first_row < p->high ? p->out_height : first_row + p->high;
         const uint32_t end_out = p->outs - first_out < p->tile ? p->outs : first_out + p->tile;
         for (uint32_t row = first_row; row < end_row; row += TD_CONV_HEIGHT)
