@@ -72,6 +72,14 @@ bool em_open_all(const char *folder)
     return true;
 }
 
+void em_family_was_run(const char *family)
+{
+    for (size_t m = 0; m < EM_MODULES; m++)
+        for (size_t i = 0; i < em_modules[m].entry_count; i++)
+            if (!strncmp(em_modules[m].entries[i], family, strlen(family)) && !em_modules[m].was_run[i])
+                fail_msg("sm_%u: %s was not run", em_modules[m].sm, em_modules[m].entries[i]);
+}
+
 bool em_quick(void)
 {
     return getenv("TANDEM_SANITIZED") != NULL;

@@ -29,6 +29,9 @@ bool em_open_all(const char *folder);
 /* Fails the test if there is none. */
 em_module *em_module_of(uint32_t sm);
 
+/* Fails the test, and names it, if a kernel whose name begins so was not run. */
+void em_family_was_run(const char *family);
+
 /* Whether to try fewer shapes: with sanitizers each takes some times as long. Every kernel, tail and epilogue stays among them, which is
  * where memory may be missed; what values come out, the tree without them says for all. */
 bool em_quick(void);

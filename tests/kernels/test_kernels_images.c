@@ -150,10 +150,7 @@ static void test_conv(void **state)
 static void test_every_conv_was_run(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < EM_MODULES; m++)
-        for (size_t i = 0; i < em_modules[m].entry_count; i++)
-            if (!strncmp(em_modules[m].entries[i], "conv", strlen("conv")) && !em_modules[m].was_run[i])
-                fail_msg("sm_%u: %s was not run", em_modules[m].sm, em_modules[m].entries[i]);
+    em_family_was_run("conv");
 }
 
 static void test_conv_refusals(void **state)

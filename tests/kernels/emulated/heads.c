@@ -59,14 +59,32 @@ static void spoil_ends(tu_case *it)
     tu_set(&it->v, 0, op->kv_heads - 1, op->kv_len / 2, op->head_dim - 1, INFINITY);
 }
 
+typedef struct size {
+    uint32_t batch, heads, kv_heads, q_len, kv_len;
+} size;
+
+/* Of 8b, whose Q and V are of one type, and K of the other. */
+static tu_shape shape_of(const size *it, uint32_t dim, uint32_t type)
+{
+    return (tu_shape){.batch = it->batch,
+                      .heads = it->heads,
+                      .kv_heads = it->kv_heads,
+                      .q_len = it->q_len,
+                      .kv_len = it->kv_len,
+                      .head_dim = dim,
+                      .dtype_q = type,
+                      .dtype_k = 3 - type,
+                      .dtype_v = type,
+                      .precision = TANDEM_PRECISION_8B,
+                      .k_bias = 2};
+}
+
 /* Prologues of heads that clusters hold, and of such that they do not: as if they were too long, or one that is; of rows that
  * are not aligned. */
 static void test_prepare(void **state)
 {
-    static const struct {
-        uint32_t batch, heads, kv_heads, q_len, kv_len;
-    } sizes[] = {{1, 2, 1, 1, 1}, {1, 2, 2, 130, 127}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100}, {35, 8, 8, 2, 130},
-                 {2, 3, 3, 20, 300}, {1, 1, 1, 70, 4100}};
+    static const size sizes[] = {{1, 2, 1, 1, 1},     {1, 2, 2, 130, 127}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100},
+                                 {35, 8, 8, 2, 130}, {2, 3, 3, 20, 300},  {1, 1, 1, 70, 4100}};
     static const uint32_t dims[] = {32, 64, 80, 128};
 
     (void)state;
@@ -78,22 +96,12 @@ static void test_prepare(void **state)
 
             if ((quick && s != i && s != 4 + i % 2) || (s == 6 && (dims[i] != 128 || no_clusters)))
                 continue;
-            check(em_module_of(90), 90,
-                  &(tu_shape){.batch = sizes[s].batch,
-                              .heads = sizes[s].heads,
-                              .kv_heads = sizes[s].kv_heads,
-                              .q_len = sizes[s].q_len,
-                              .kv_len = sizes[s].kv_len,
-                              .head_dim = dims[i],
-                              .dtype_q = type,
-                              .dtype_k = 3 - type,
-                              .dtype_v = type,
-                              .layout = no_clusters && layout == TU_GAPS ? TU_BATCH_LAST : layout,
-                              .precision = TANDEM_PRECISION_8B,
-                              .smooth = s == 1 ? (uint32_t)TANDEM_SMOOTH_NONE : 0,
-                              .k_bias = 2,
-                              .v_bias = 1,
-                              .seed = 130 + 14 * i + n},
+            tu_shape shape = shape_of(&sizes[s], dims[i], type);
+            shape.layout = no_clusters && layout == TU_GAPS ? TU_BATCH_LAST : layout;
+            shape.smooth = s == 1 ? (uint32_t)TANDEM_SMOOTH_NONE : 0;
+            shape.v_bias = 1;
+            shape.seed = 130 + 14 * i + n;
+            check(em_module_of(90), 90, &shape,
                   (options){.stream = true,
                             .prologue_only = true,
                             .no_clusters = no_clusters,
@@ -106,10 +114,8 @@ static void test_prepare(void **state)
  * 0 - mean, nor those of what is not finite. */
 static void test_prepare_smooth_v(void **state)
 {
-    static const struct {
-        uint32_t batch, heads, kv_heads, q_len, kv_len;
-    } sizes[] = {{1, 1, 1, 1, 1},    {2, 4, 2, 3, 63},     {1, 2, 1, 64, 64},   {1, 2, 2, 65, 65},  {1, 1, 1, 20, 129},
-                 {2, 3, 3, 20, 300}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100}, {1, 1, 1, 70, 4100}};
+    static const size sizes[] = {{1, 1, 1, 1, 1},    {2, 4, 2, 3, 63},     {1, 2, 1, 64, 64},   {1, 2, 2, 65, 65},  {1, 1, 1, 20, 129},
+                                 {2, 3, 3, 20, 300}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100}, {1, 1, 1, 70, 4100}};
     static const uint32_t dims[] = {32, 64, 80, 128};
 
     (void)state;
@@ -120,22 +126,12 @@ static void test_prepare_smooth_v(void **state)
 
             if ((quick && s != i && s != 7) || (s == 8 && dims[i] != 128))
                 continue;
-            check(em_module_of(90), 90,
-                  &(tu_shape){.batch = sizes[s].batch,
-                              .heads = sizes[s].heads,
-                              .kv_heads = sizes[s].kv_heads,
-                              .q_len = sizes[s].q_len,
-                              .kv_len = sizes[s].kv_len,
-                              .head_dim = dims[i],
-                              .dtype_q = type,
-                              .dtype_k = 3 - type,
-                              .dtype_v = type,
-                              .layout = (s + i) % 3 ? TU_BATCH_LAST : TU_BY_ROW,
-                              .precision = TANDEM_PRECISION_8B,
-                              .smooth = TANDEM_SMOOTH_V | (s % 3 ? TANDEM_SMOOTH_K : 0),
-                              .k_bias = 2,
-                              .v_bias = s % 2 ? 3 : -5,
-                              .seed = 400 + 18 * i + n},
+            tu_shape shape = shape_of(&sizes[s], dims[i], type);
+            shape.layout = (s + i) % 3 ? TU_BATCH_LAST : TU_BY_ROW;
+            shape.smooth = TANDEM_SMOOTH_V | (s % 3 ? TANDEM_SMOOTH_K : 0);
+            shape.v_bias = s % 2 ? 3 : -5;
+            shape.seed = 400 + 18 * i + n;
+            check(em_module_of(90), 90, &shape,
                   (options){.stream = true,
                             .prologue_only = true,
                             .no_clusters = no_clusters,
