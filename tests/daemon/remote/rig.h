@@ -34,7 +34,7 @@ typedef struct side {
     char last[1000];
 } side;
 
-/* Whether the last line of an error says so. */
+/* Whether the last line of an error says so: of a call that failed, as a job's line is logged behind its report. */
 bool says(side *x, const char *words);
 tandem_timeline new_timeline(side *x, tandem_signaller signaller);
 void open_bounded(side *x, const char *socket, const tandem_vulkan *on, uint32_t rung, uint64_t wait_bound_ns);
