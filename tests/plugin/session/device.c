@@ -98,6 +98,9 @@ static void test_device_lost(void **state)
     report = ended(&r, ticket);
     assert_int_equal(report.state, TANDEM_JOB_FAILED);
     assert_int_equal(report.status, TANDEM_ERROR_LOST);
+    begin = td_now_ns(); /* the log's line comes behind the report */
+    while (!errors_of(&r) && td_now_ns() - begin < LIMITS_PATIENCE_NS)
+        sleep_ns(1000000);
     sleep_ns(STUCK_NS);
     errors = errors_of(&r);
     assert_int_equal(errors, 1); /* once, not once a job */
