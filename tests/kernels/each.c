@@ -18,7 +18,7 @@ te_program te_program_of(const char *entry)
         te_program program;
     } apart[] = {{"attn_masked", TE_OPERATIONS}, {"attn_spans", TE_OPERATIONS}, {"attn_unspanned", TE_OPERATIONS},
                  {"binary", TE_OPERATIONS},      {"cache_step", TE_LLAMA},  {"cache", TE_OPERATIONS},  {"embed", TE_OPERATIONS},
-                 {"conv_wgmma", TE_EMULATED},    {"conv", TE_OPERATIONS},    {"demodulate", TE_OPERATIONS}, {"fetch", TE_OPERATIONS}, {"gather", TE_OPERATIONS},
+                 {"conv_wgmma", TE_CUDA},        {"conv", TE_OPERATIONS},    {"demodulate", TE_OPERATIONS}, {"fetch", TE_OPERATIONS}, {"gather", TE_OPERATIONS},
                  {"linear_f16_normed", TE_LLAMA}, {"linear", TE_LINEAR},        {"norm", TE_OPERATIONS},   {"pool", TE_OPERATIONS},
                  {"reproject", TE_OPERATIONS},   {"scatter", TE_OPERATIONS}, {"top", TE_OPERATIONS}};
 

@@ -10,8 +10,8 @@
 
 enum { TE_MOST_KERNELS = 512 };
 
-/* The program that has a kernel's cases. TE_EMULATED: none; how many multiprocessors there are decides which of them a session has, so the emulator runs each. */
-typedef enum te_program { TE_CUDA, TE_LINEAR, TE_OPERATIONS, TE_LLAMA, TE_EMULATED } te_program;
+/* The program that has a kernel's cases. */
+typedef enum te_program { TE_CUDA, TE_LINEAR, TE_OPERATIONS, TE_LLAMA } te_program;
 te_program te_program_of(const char *entry);
 
 typedef struct te_cases {

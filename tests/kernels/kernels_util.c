@@ -29,6 +29,16 @@ void ku_put(ku_case *it, uint32_t view, tu_tensor tensor)
     *td_view_of(&it->operation->layout, &it->op, view) = tensor.view;
 }
 
+void ku_random(ku_case *it, uint32_t view, uint32_t dtype, uint32_t n, uint32_t seed)
+{
+    uint32_t of[4];
+
+    it->operation->layout.shape(&it->op, view, of);
+    tu_tensor tensor = tu_tensor_new(dtype, n % 2 ? TU_BY_ROW : TU_DENSE, of[0], of[1], of[2], of[3]);
+    tu_fill_normal(&tensor, seed, 0);
+    ku_put(it, view, tensor);
+}
+
 void ku_free(ku_case *it)
 {
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)

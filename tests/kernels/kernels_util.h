@@ -21,6 +21,8 @@ double ku_rounded(double x, uint32_t dtype);
 
 /* Gives the case a view. */
 void ku_put(ku_case *it, uint32_t view, tu_tensor tensor);
+/* One of the shape that the operation says, of normal random numbers; an odd `n` lays it out by rows. */
+void ku_random(ku_case *it, uint32_t view, uint32_t dtype, uint32_t n, uint32_t seed);
 void ku_free(ku_case *it);
 
 /* Poisons what is written, and runs it on an emulated GPU, or on the CPU where `on` is NULL; whole, or in about `parts` parts. */

@@ -12,6 +12,12 @@
 #include "tests/kernels/each.h"
 #include "tests/kernels/emulated/rig.h"
 
+/* test_kernels_images runs conv's here, though test_cuda has them on a GPU. */
+static bool is_ours(const char *entry)
+{
+    return te_program_of(entry) == TE_CUDA && strncmp(entry, "conv", 4);
+}
+
 /* After all others: no kernel was left out but those that have a program of their own here, too. */
 static void test_every_entry_was_run(void **state)
 {
@@ -21,7 +27,7 @@ static void test_every_entry_was_run(void **state)
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++) {
         for (size_t i = 0; i < em_modules[m].entry_count; i++)
-            if (!em_modules[m].was_run[i] && te_program_of(em_modules[m].entries[i]) == TE_CUDA) {
+            if (!em_modules[m].was_run[i] && is_ours(em_modules[m].entries[i])) {
                 print_message("    %s of sm_%u was not run\n", em_modules[m].entries[i], em_modules[m].sm);
                 missing++;
             }
@@ -29,7 +35,7 @@ static void test_every_entry_was_run(void **state)
         for (uint32_t c = 0; c < cubin_count; c++)
             for (uint32_t i = 0; !cubins[c].ptx && cubins[c].sm == em_modules[m].sm && i < cubins[c].image_count; i++)
                 for (uint32_t e = 0; e < cubins[c].images[i].entry_count; e++)
-                    if (te_program_of(cubins[c].images[i].entries[e].entry) == TE_CUDA &&
+                    if (is_ours(cubins[c].images[i].entries[e].entry) &&
                         !dlsym(em_modules[m].library, cubins[c].images[i].entries[e].entry))
                         fail_msg("the emulator has no %s of sm_%u", cubins[c].images[i].entries[e].entry,
                                  em_modules[m].sm);

@@ -18,6 +18,7 @@
 #include "kernels/demodulate/demodulate.h"
 #include "kernels/gather/gather.h"
 #include "kernels/reproject/reproject.h"
+#include "tests/kernels/conv_cases.h"
 #include "tests/kernels/kernels_util.h"
 
 /* Runs it everywhere, where `check` looks at what it wrote, and that nothing else is written. Every `n`th by a plan that commits. */
@@ -47,101 +48,26 @@ static void run_everywhere(ku_case *it, uint32_t n, void (*check)(const ku_case 
             assert_int_equal(tu_spoilt(&it->tensors[i]), 0);
 }
 
-static void put(ku_case *it, uint32_t view, uint32_t dtype, uint32_t n, uint32_t seed)
-{
-    uint32_t of[4];
-
-    it->operation->layout.shape(&it->op, view, of);
-    tu_tensor tensor = tu_tensor_new(dtype, n % 2 ? TU_BY_ROW : TU_DENSE, of[0], of[1], of[2], of[3]);
-    tu_fill_normal(&tensor, seed, 0);
-    ku_put(it, view, tensor);
-}
-
 /* --- conv --- */
-
-enum { X, COARSE, W, BIAS, Y };
-
-static ku_case make_conv(uint32_t n, uint32_t height, uint32_t width, uint32_t channels, uint32_t coarse_channels, uint32_t outs)
-{
-    ku_case it = {.operation = &td_operation_conv,
-                  .op.conv = {.batch = 1 + n % 2, .height = height, .width = width, .channels = channels, .coarse_channels = coarse_channels,
-                              .outs = outs, .size = n % 3 ? 3 : 1, .stride = n / 2 % 3, .shuffle = outs % 32 ? 0 : n / 3 % 3, .relu = n / 4 % 2}};
-
-    put(&it, X, TANDEM_DTYPE_F16, n, 5 * n);
-    if (coarse_channels) {
-        it.op.conv.coarse.dtype = TANDEM_DTYPE_F16;
-        put(&it, COARSE, TANDEM_DTYPE_F16, n / 2, 5 * n + 1);
-    }
-    put(&it, W, TANDEM_DTYPE_F16, 0, 5 * n + 2);
-    if (n % 4) {
-        it.op.conv.bias.dtype = TANDEM_DTYPE_F32;
-        put(&it, BIAS, TANDEM_DTYPE_F32, 0, 5 * n + 3);
-    }
-    put(&it, Y, n % 5 == 4 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16, n / 3, 5 * n + 4);
-    return it;
-}
-
-static double conv_input(const ku_case *it, uint32_t b, int64_t y, int64_t x, uint32_t channel)
-{
-    const tandem_conv *c = &it->op.conv;
-
-    if (y < 0 || x < 0 || y >= c->height || x >= c->width)
-        return 0;
-    return channel < c->channels ? tu_get(&it->tensors[X], b, (uint32_t)y, (uint32_t)x, channel)
-                                 : tu_get(&it->tensors[COARSE], b, (uint32_t)y / 2, (uint32_t)x / 2, channel - c->channels);
-}
-
-static void check_conv(const ku_case *it)
-{
-    const tandem_conv *c = &it->op.conv;
-    const tu_tensor *y = &it->tensors[Y];
-    const uint32_t shuffle = c->shuffle == 2 ? 2 : 1, stride = c->stride == 2 ? 2 : 1, channels = c->channels + c->coarse_channels;
-
-    for (uint32_t b = 0; b < c->batch; b++)
-        for (uint32_t i = 0; i < y->heads; i++)
-            for (uint32_t j = 0; j < y->rows; j++)
-                for (uint32_t o = 0; o < y->dim; o++) {
-                    const uint32_t out = (i % shuffle * shuffle + j % shuffle) * y->dim + o;
-                    double sum = it->tensors[BIAS].data ? tu_get(&it->tensors[BIAS], 0, 0, 0, out) : 0, all = fabs(sum);
-                    for (uint32_t tap = 0; tap < c->size * c->size; tap++)
-                        for (uint32_t k = 0; k < channels; k++) {
-                            const int64_t row = (int64_t)(i / shuffle) * stride + tap / c->size - c->size / 2;
-                            const int64_t column = (int64_t)(j / shuffle) * stride + tap % c->size - c->size / 2;
-                            const double product = conv_input(it, b, row, column, k) * tu_get(&it->tensors[W], 0, 0, out, tap * channels + k);
-                            sum += product;
-                            all += fabs(product);
-                        }
-                    sum = c->relu && sum < 0 ? 0 : sum;
-                    assert_true(fabs(tu_get(y, b, i, j, o) - sum) <= 0x1.1p-11 * fabs(sum) + 2e-6 * all);
-                }
-}
 
 /* By wgmma, each block with one part after the other, or all at once: which kernel depends on how many can run at a time. */
 static void run_in_turns(ku_case *it)
 {
     for (size_t m = 0; m < EM_MODULES; m++)
-        for (uint32_t multiprocessors = 1; multiprocessors <= 64 && em_modules[m].sm == 90; multiprocessors *= multiprocessors < 4 ? 2 : 16) {
+        for (size_t i = 0; i < sizeof cv_multiprocessors / sizeof *cv_multiprocessors && em_modules[m].sm == 90; i++) {
             td_target target = td_target_for_sm(90);
-            target.multiprocessors = multiprocessors;
+            target.multiprocessors = cv_multiprocessors[i];
             ku_run_on(it, &em_modules[m], target, 1);
-            check_conv(it);
+            cv_check(it);
         }
 }
 
 static void test_conv(void **state)
 {
-    static const struct {
-        uint32_t height, width, channels, coarse_channels, outs;
-    } cases[] = {{1, 1, 16, 0, 8},    {7, 9, 16, 0, 16},    {8, 16, 48, 0, 48},  {9, 17, 32, 16, 40}, {19, 35, 16, 48, 72}, {5, 40, 64, 0, 128},
-                 {17, 18, 80, 96, 64}, {24, 33, 32, 32, 32}, {33, 2, 48, 64, 96}, {2, 31, 16, 16, 128}, {16, 16, 96, 16, 24}, {3, 3, 16, 0, 64},
-                 {16, 16, 16, 16, 80}, {32, 32, 16, 16, 64}, {16, 16, 16, 16, 32},
-                 {16, 16, 16, 0, 24}, {20, 33, 16, 0, 48}, {9, 40, 32, 0, 32},
-                 {8, 16, 16, 0, 80}, {16, 16, 32, 16, 48}, {8, 16, 16, 16, 64}};
-
     (void)state;
-    for (uint32_t n = 0; n < sizeof cases / sizeof *cases; n++) {
-        ku_case it = make_conv(n, cases[n].height, cases[n].width, cases[n].channels, cases[n].coarse_channels, cases[n].outs);
-        run_everywhere(&it, n, check_conv);
+    for (uint32_t n = 0; n < CV_CASES; n++) {
+        ku_case it = cv_case(n);
+        run_everywhere(&it, n, cv_check);
         run_in_turns(&it);
         ku_free(&it);
     }
@@ -155,7 +81,7 @@ static void test_every_conv_was_run(void **state)
 
 static void test_conv_refusals(void **state)
 {
-    ku_case it = make_conv(4, 6, 7, 16, 16, 32);
+    ku_case it = cv_make(4, 6, 7, 16, 16, 32);
 
     (void)state;
 #define REFUSES(text, ...)                       \
@@ -196,30 +122,30 @@ static ku_case make_gather_of(uint32_t n, tandem_gather numbers, gather_views ha
 {
     ku_case it = {.operation = &td_operation_gather, .op.gather = numbers};
 
-    put(&it, Q, TANDEM_DTYPE_F16, n, 8 * n);
-    put(&it, K, TANDEM_DTYPE_F16, n / 2, 8 * n + 1);
-    put(&it, V, TANDEM_DTYPE_F32, n / 3, 8 * n + 2);
+    ku_random(&it, Q, TANDEM_DTYPE_F16, n, 8 * n);
+    ku_random(&it, K, TANDEM_DTYPE_F16, n / 2, 8 * n + 1);
+    ku_random(&it, V, TANDEM_DTYPE_F32, n / 3, 8 * n + 2);
     if (has.factor) {
         it.op.gather.factor.dtype = TANDEM_DTYPE_F32;
-        put(&it, FACTOR, TANDEM_DTYPE_F32, n, 8 * n + 3);
+        ku_random(&it, FACTOR, TANDEM_DTYPE_F32, n, 8 * n + 3);
     }
     if (has.coarse) {
         it.op.gather.k_coarse.dtype = TANDEM_DTYPE_F16;
         it.op.gather.v_coarse.dtype = TANDEM_DTYPE_F32;
-        put(&it, K_COARSE, TANDEM_DTYPE_F16, n / 3, 8 * n + 4);
-        put(&it, V_COARSE, TANDEM_DTYPE_F32, n, 8 * n + 5);
+        ku_random(&it, K_COARSE, TANDEM_DTYPE_F16, n / 3, 8 * n + 4);
+        ku_random(&it, V_COARSE, TANDEM_DTYPE_F32, n, 8 * n + 5);
     }
     if (has.before) {
         it.op.gather.k_before.dtype = TANDEM_DTYPE_F16;
         it.op.gather.v_before.dtype = TANDEM_DTYPE_F32;
-        put(&it, K_BEFORE, TANDEM_DTYPE_F16, n / 2, 8 * n + 300);
-        put(&it, V_BEFORE, TANDEM_DTYPE_F32, n, 8 * n + 301);
+        ku_random(&it, K_BEFORE, TANDEM_DTYPE_F16, n / 2, 8 * n + 300);
+        ku_random(&it, V_BEFORE, TANDEM_DTYPE_F32, n, 8 * n + 301);
     }
     if (n % 5) {
         it.op.gather.bias.dtype = TANDEM_DTYPE_F32;
-        put(&it, GATHER_BIAS, TANDEM_DTYPE_F32, 0, 8 * n + 6);
+        ku_random(&it, GATHER_BIAS, TANDEM_DTYPE_F32, 0, 8 * n + 6);
     }
-    put(&it, O, TANDEM_DTYPE_F32, n / 2, 8 * n + 7);
+    ku_random(&it, O, TANDEM_DTYPE_F32, n / 2, 8 * n + 7);
     for (int view = V; view <= V_COARSE; view += V_COARSE - V) { /* weights: 0 for every third pixel, and below 0 as it comes */
         tu_tensor *v = &it.tensors[view];
         for (uint32_t i = 0; v->data && i < v->batch * v->heads * v->rows; i++) {
@@ -388,17 +314,17 @@ static ku_case make_demodulate(uint32_t n, uint32_t height, uint32_t width)
     const uint32_t dtype = n % 3 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16;
     ku_case it = {.operation = &td_operation_demodulate, .op.demodulate = {.batch = 1 + n % 2, .height = height, .width = width}};
 
-    put(&it, COLOR, dtype, n, 9 * n);
+    ku_random(&it, COLOR, dtype, n, 9 * n);
     for (uint32_t view = ALBEDO; view <= DEPTH; view++)
         if (n % 4 != view)
-            put(&it, view, dtype, n / 2, 9 * n + view);
+            ku_random(&it, view, dtype, n / 2, 9 * n + view);
     if (n / 2 % 2) {
         it.op.demodulate.history.dtype = TANDEM_DTYPE_F32;
-        put(&it, HISTORY, TANDEM_DTYPE_F32, n, 9 * n + 8);
+        ku_random(&it, HISTORY, TANDEM_DTYPE_F32, n, 9 * n + 8);
     }
-    put(&it, LIGHT, TANDEM_DTYPE_F32, n / 2, 0);
-    put(&it, MODULATION, TANDEM_DTYPE_F32, n / 3, 0);
-    put(&it, TOKENS, TANDEM_DTYPE_F16, n, 0);
+    ku_random(&it, LIGHT, TANDEM_DTYPE_F32, n / 2, 0);
+    ku_random(&it, MODULATION, TANDEM_DTYPE_F32, n / 3, 0);
+    ku_random(&it, TOKENS, TANDEM_DTYPE_F16, n, 0);
     for (uint32_t view = COLOR; view <= DEPTH; view++) { /* what is not finite; dark albedos */
         tu_tensor *t = &it.tensors[view];
         for (uint32_t i = 0; t->data && n && i < t->batch * t->heads * t->rows; i++)
@@ -551,12 +477,12 @@ static void test_demodulate_exposure(void **state)
     ku_case it = {.operation = &td_operation_demodulate, .op.demodulate = {.batch = 1, .height = 20, .width = 35}};
 
     (void)state;
-    put(&it, COLOR, TANDEM_DTYPE_F32, 0, 0);
+    ku_random(&it, COLOR, TANDEM_DTYPE_F32, 0, 0);
     for (uint32_t i = 0; i < 20 * 35 * 3; i++)
         tu_set(&it.tensors[COLOR], 0, i / 3 / 35, i / 3 % 35, i % 3, i / 3 / 35 % 2 && i / 3 % 35 % 2 ? 1 : (double)NAN);
-    put(&it, LIGHT, TANDEM_DTYPE_F32, 0, 0);
-    put(&it, MODULATION, TANDEM_DTYPE_F32, 0, 0);
-    put(&it, TOKENS, TANDEM_DTYPE_F16, 0, 0);
+    ku_random(&it, LIGHT, TANDEM_DTYPE_F32, 0, 0);
+    ku_random(&it, MODULATION, TANDEM_DTYPE_F32, 0, 0);
+    ku_random(&it, TOKENS, TANDEM_DTYPE_F16, 0, 0);
     run_everywhere(&it, 0, check_exposure);
     ku_free(&it);
 }
@@ -584,16 +510,16 @@ static ku_case make_reproject(uint32_t n, uint32_t height, uint32_t width)
     const uint32_t dtype = n % 2 ? TANDEM_DTYPE_F32 : TANDEM_DTYPE_F16;
     ku_case it = {.operation = &td_operation_reproject, .op.reproject = {.batch = 1 + n % 2, .height = height, .width = width}};
 
-    put(&it, BEFORE, TANDEM_DTYPE_F32, n, 7 * n);
-    put(&it, MOTION, dtype, n / 2, 7 * n + 1);
+    ku_random(&it, BEFORE, TANDEM_DTYPE_F32, n, 7 * n);
+    ku_random(&it, MOTION, dtype, n / 2, 7 * n + 1);
     for (uint32_t view = VALID; view <= THEN_DEPTH; view++) {
         const bool is_normal = view == NOW_NORMAL || view == THEN_NORMAL;
         if (n & (view == VALID ? 4 : is_normal ? 8 : 2)) {
             *td_view_of(&it.operation->layout, &it.op, view) = (tandem_view){.dtype = dtype};
-            put(&it, view, dtype, n / 3, 7 * n + view);
+            ku_random(&it, view, dtype, n / 3, 7 * n + view);
         }
     }
-    put(&it, SEEN, TANDEM_DTYPE_F32, n / 2, 0);
+    ku_random(&it, SEEN, TANDEM_DTYPE_F32, n / 2, 0);
     for (uint32_t view = BEFORE; view < SEEN; view++) {
         tu_tensor *t = &it.tensors[view];
         for (uint32_t i = 0; t->data && i < t->batch * t->heads * t->rows; i++) {

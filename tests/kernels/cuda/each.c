@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "kernels/probe.h"
+#include "tests/kernels/conv_cases.h"
 
 te_cases kernel_cases;
 
@@ -164,11 +165,68 @@ static void each_probe(td_target target)
         free(arrays[i]);
 }
 
+/* Runs a plan on the GPU; what it writes goes where the case's tensors are. */
+static void run_conv(ku_case *it, const td_plan *plan)
+{
+    const td_operation_layout *layout = &it->operation->layout;
+    td_cu_mem mems[TD_MAX_VIEWS] = {{0}}, scratch = {0};
+    uint64_t addresses[TD_MAX_VIEWS] = {0}, sequence;
+    td_stream_submit submit = {.plan = plan, .views = addresses, .label = "conv"};
+    bool signalled;
+    char why[256] = "";
+
+    if (plan->scratch_bytes)
+        must(td_cu_mem_alloc(device, plan->scratch_bytes, &scratch, why, sizeof why), why);
+    submit.scratch = scratch.address;
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        tu_tensor *tensor = &it->tensors[i];
+        if (!tensor->data)
+            continue;
+        if (layout->views[i].written)
+            tu_poison(tensor);
+        upload(&mems[i], tensor->data, tensor->bytes + TU_GUARD_BYTES);
+        addresses[i] = mems[i].address;
+    }
+    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+    wait_for(sequence);
+    must(td_stream_status(stream, why, sizeof why), why);
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        tu_tensor *tensor = &it->tensors[i];
+        if (tensor->data && layout->views[i].written) {
+            must(td_cu_copy_to_host(device, tensor->data, mems[i].address, tensor->bytes + TU_GUARD_BYTES), "copy");
+            assert_int_equal(tu_spoilt(tensor), 0);
+        }
+        td_cu_mem_free(device, &mems[i]);
+    }
+    td_cu_mem_free(device, &scratch);
+}
+
+/* As a GPU of other sizes plans them: that of one that is here would never choose some of the kernels for images so small. */
+static void each_conv(td_target target)
+{
+    for (uint32_t n = 0; n < CV_CASES; n++)
+        for (size_t i = 0; i < sizeof cv_multiprocessors / sizeof *cv_multiprocessors; i++) {
+            ku_case it = cv_case(n);
+            TU_PLAN(plan);
+            char why[256] = "";
+
+            target.multiprocessors = cv_multiprocessors[i];
+            must(it.operation->plan(&it.op, &target, &plan, why, sizeof why), why);
+            if (te_is_mine(&kernel_cases, &plan, false)) {
+                print_message("    %s\n", plan.records[plan.record_count - 1].kernel->entry);
+                run_conv(&it, &plan);
+                cv_check(&it);
+            }
+            ku_free(&it);
+        }
+}
+
 void each_kernel(td_target stream_target)
 {
     each_attention(stream_target);
     each_other(stream_target);
     each_probe(stream_target);
+    each_conv(stream_target);
 }
 
 void test_each(void **state)
