@@ -224,9 +224,45 @@ static void check_between(const ku_case *it)
     free(used);
 }
 
+/* What float64 gives, for each row of each head: the sum of exp(scores), and per channel those of exp(score) v and of exp(score) |v|. */
+typedef struct exact {
+    double *sums;
+    uint32_t each; /* numbers of a row */
+} exact;
+
+static exact exact_of(const ku_case *it)
+{
+    const tandem_attention *op = &it->op.attention;
+    const uint32_t dim = op->head_dim, rows = op->batch * op->heads * op->q_len;
+    exact want = {.each = 1 + 2 * dim};
+    want.sums = calloc((size_t)rows * want.each, sizeof *want.sums);
+    assert_non_null(want.sums);
+    for (uint32_t row = 0; row < rows; row++) {
+        const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
+        double *l = want.sums + (size_t)row * want.each, *o = l + 1, *size = o + dim, score;
+        uint32_t q_in, q_first, k_in, k_first;
+        rows_of(it, true, b, &k_in, &k_first);
+        if (r >= rows_of(it, false, b, &q_in, &q_first))
+            continue;
+        *l = it->tensors[TD_VIEW_SINK].data ? exp(tu_get(&it->tensors[TD_VIEW_SINK], 0, h, 0, 0)) : 0;
+        for (uint32_t j = 0; j < op->kv_len; j++) {
+            if (!score_of(it, b, h, r, j, &score))
+                continue;
+            const double p = exp(score);
+            *l += p;
+            for (uint32_t c = 0; c < dim; c++) {
+                const double x = tu_get(&it->tensors[TD_VIEW_V], k_in, h / (op->heads / op->kv_heads), k_first + j, c);
+                o[c] += p * x;
+                size[c] += p * fabs(x);
+            }
+        }
+    }
+    return want;
+}
+
 /* P and O are rounded to the tensors' type, sums to float32. In 8 and 4 bits a sum is as wrong as scores, P and V are, of which some
  * err in one direction and some in the other: on the whole less than that. */
-static void check_values(const ku_case *it)
+static void check_values(const ku_case *it, const exact *want)
 {
     static const double wrong[] = {[TANDEM_PRECISION_8B] = 0.2, [TANDEM_PRECISION_4B] = 1};
     static const double wrong_on_the_whole[] = {[TANDEM_PRECISION_8B] = 0.03, [TANDEM_PRECISION_4B] = 0.12};
@@ -237,26 +273,13 @@ static void check_values(const ku_case *it)
                        (codes ? wrong[op->precision] : 0);
     /* Codes of small values are as far apart as those of values an 80th of the largest; of smoothed ones, as those of the mean. */
     const double least = !codes ? 0x1p-24 : op->smooth & TANDEM_SMOOTH_V ? 0.05 : 0.01;
-    double all = 0, all_off = 0, *o = malloc(2 * op->head_dim * sizeof *o), *size = o + op->head_dim;
-    assert_non_null(o);
+    double all = 0, all_off = 0;
     for (uint32_t row = 0; row < op->batch * op->heads * op->q_len; row++) {
         const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
-        uint32_t q_in, q_first, k_in, k_first;
-        double l = it->tensors[TD_VIEW_SINK].data ? exp(tu_get(&it->tensors[TD_VIEW_SINK], 0, h, 0, 0)) : 0, score;
-        rows_of(it, true, b, &k_in, &k_first);
+        const double *sums = want->sums + (size_t)row * want->each, l = sums[0], *o = sums + 1, *size = o + op->head_dim;
+        uint32_t q_in, q_first;
         if (r >= rows_of(it, false, b, &q_in, &q_first))
             continue;
-        memset(o, 0, 2 * op->head_dim * sizeof *o);
-        for (uint32_t j = 0; j < op->kv_len; j++) {
-            if (!score_of(it, b, h, r, j, &score))
-                continue;
-            l += exp(score);
-            for (uint32_t c = 0; c < op->head_dim; c++) {
-                const double x = tu_get(&it->tensors[TD_VIEW_V], k_in, h / (op->heads / op->kv_heads), k_first + j, c);
-                o[c] += exp(score) * x;
-                size[c] += exp(score) * fabs(x);
-            }
-        }
         for (uint32_t c = 0; c < op->head_dim; c++) {
             const double got = tu_get(&it->tensors[TD_VIEW_O], q_in, h, q_first + r, c);
             assert_true(l == 0 ? got == 0 : l != l ? got != got : fabs(got - o[c] / l) <= off * size[c] / l + least);
@@ -269,7 +292,6 @@ static void check_values(const ku_case *it)
         }
     }
     assert_true(!codes || all != all || all_off <= wrong_on_the_whole[op->precision] * all);
-    free(o);
     if (op->q_total)
         check_between(it);
     assert_int_equal(tu_spoilt(&it->tensors[TD_VIEW_O]), 0);
@@ -277,18 +299,18 @@ static void check_values(const ku_case *it)
 }
 
 /* Runs it in each way a device has, whose bits are the same there. */
-static void try_on(ku_case *it, em_module *on, td_target target, uint32_t n)
+static void try_on(ku_case *it, const exact *want, em_module *on, td_target target, uint32_t n)
 {
     const tu_tensor *o = &it->tensors[TD_VIEW_O];
     unsigned char *whole = malloc(o->bytes);
     assert_non_null(whole);
     ku_run_on(it, on, target, 1);
-    check_values(it);
+    check_values(it, want);
     memcpy(whole, o->data, o->bytes);
     ku_run_on(it, on, target, 2 + n % 7);
     assert_memory_equal(o->data, whole, o->bytes);
     ku_run_elsewhere(it, on, target, n); /* where other kernels may have it, which add in another order */
-    check_values(it);
+    check_values(it, want);
     target.commit = true;
     ku_run_on(it, on, target, 1);
     assert_memory_equal(o->data, whole, o->bytes);
@@ -298,20 +320,22 @@ static void try_on(ku_case *it, em_module *on, td_target target, uint32_t n)
 static void try_everywhere(ku_case *it, uint32_t n)
 {
     static const char *const sets[] = {"c", "avx2", "avx512"};
+    const exact want = exact_of(it);
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (td_cpu_isa_force(sets[i]))
-            try_on(it, NULL, td_target_for_sm(0), n);
+            try_on(it, &want, NULL, td_target_for_sm(0), n);
     td_cpu_isa_force(NULL);
     for (size_t m = 0; m < EM_MODULES && it->op.attention.q.dtype != TANDEM_DTYPE_F32; m++) {
         if (em_quick() && (m + n / 12) % 2) /* 12: each head_dim in each type */
             continue;
         td_target target = td_target_for_sm(em_modules[m].sm);
         target.multiprocessors = n % 2 ? 132 : 1; /* blocks of 64 rows, or of 16 where those leave multiprocessors idle */
-        try_on(it, &em_modules[m], target, n);
+        try_on(it, &want, &em_modules[m], target, n);
         target.multiprocessors = n % 2 ? 1 : 132;
         ku_run_on(it, &em_modules[m], target, 1);
-        check_values(it);
+        check_values(it, &want);
     }
+    free(want.sums);
 }
 
 static void test_shapes(void **state)
@@ -344,14 +368,16 @@ static void test_sequences(void **state)
             it.op.attention.smooth = n / 10 ? 2 * (n % 7 ? n % 7 : 7) : 0;
             it.op.attention.scale = 0;
         }
-        try_on(&it, NULL, td_target_for_sm(0), n);
+        const exact want = exact_of(&it);
+        try_on(&it, &want, NULL, td_target_for_sm(0), n);
         for (size_t m = 0; m < EM_MODULES; m++) {
             if ((m + n) % (codes ? 4 : 2))
                 continue;
             td_target target = td_target_for_sm(em_modules[m].sm);
             target.multiprocessors = n % 2 ? 132 : 1;
-            try_on(&it, &em_modules[m], target, n);
+            try_on(&it, &want, &em_modules[m], target, n);
         }
+        free(want.sums);
         ku_free(&it);
     }
 }
@@ -365,8 +391,10 @@ static void test_many_sequences(void **state)
                                   .q_total = 150, .kv_total = 250}, 5 + n);
         for (uint32_t b = 0; b <= 70; b += 1 + n)
             tu_set(&it.tensors[TD_VIEW_Q_START], 0, 0, 0, b, b % 9 == 4 ? -1e9 : 2 * b + b % 3);
-        try_on(&it, NULL, td_target_for_sm(0), n);
-        try_on(&it, &em_modules[n], td_target_for_sm(em_modules[n].sm), n);
+        const exact want = exact_of(&it);
+        try_on(&it, &want, NULL, td_target_for_sm(0), n);
+        try_on(&it, &want, &em_modules[n], td_target_for_sm(em_modules[n].sm), n);
+        free(want.sums);
         ku_free(&it);
     }
 }
@@ -416,16 +444,18 @@ static void test_codes(void **state)
         it.op.attention.smooth = n / 3 % 2 ? 0 : n % 7 == 1 ? TANDEM_SMOOTH_NONE : 2 * (n % 7);
         it.op.attention.scale = 0;
         it.op.attention.granularity = n % 5 ? 0 : n / 5 % (TANDEM_GRANULARITY_TENSOR + 1);
+        const exact want = exact_of(&it);
         for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
             if (td_cpu_isa_force(sets[i]))
-                try_on(&it, NULL, td_target_for_sm(0), n);
+                try_on(&it, &want, NULL, td_target_for_sm(0), n);
         td_cpu_isa_force(NULL);
         for (size_t m = 0; m < EM_MODULES && emulated; m++) {
             if (n >= 24 && (m + n) % 4)
                 continue;
             ku_run_on(&it, &em_modules[m], td_target_for_sm(em_modules[m].sm), 1);
-            check_values(&it);
+            check_values(&it, &want);
         }
+        free(want.sums);
         ku_free(&it);
     }
 }
@@ -515,15 +545,16 @@ static void test_codes_as_they_are(void **state)
         coded.op.attention.precision = n % 2 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_AUTO;
         coded.op.attention.granularity = n % 4 ? 0 : n / 4;
         plain.op.attention.precision = TANDEM_PRECISION_8B; /* for its bounds */
+        const exact want = exact_of(&plain);
         for (size_t m = 0; m <= EM_MODULES; m++) {
             em_module *on = m ? &em_modules[m - 1] : NULL;
             if (on && (on->sm < 89 || (m + n) % 2))
                 continue;
             ku_run_on(&coded, on, td_target_for_sm(on ? on->sm : 0), 1);
-            check_values(&plain);
+            check_values(&plain, &want);
             if (n % 6 == 5 && on) {
                 ku_run_on(&coded, on, td_target_for_stream(on->sm), 1);
-                check_values(&plain);
+                check_values(&plain, &want);
             }
         }
         spoil_codes(&coded, n);
@@ -537,6 +568,7 @@ static void test_codes_as_they_are(void **state)
         for (uint32_t view = TD_VIEW_Q; view <= TD_VIEW_V; view++)
             if (coded.tensors[view].data != plain.tensors[view].data)
                 tu_tensor_free(&coded.tensors[view]);
+        free(want.sums);
         ku_free(&plain);
     }
 }
@@ -549,14 +581,16 @@ static void test_tiles(void **state)
     for (uint32_t n = 0; n < 24; n++) {
         const uint32_t q_len = lengths[n % 12], kv_len = lengths[(5 * n + 9) % 12];
         ku_case it = make((shape){1 + n % 2, 2, 1 + n / 2 % 2, q_len, kv_len, 32 + n / 2 % 4 * 32, 1 + n / 8 % 2, 0, 0, false}, 4 * n + n % 2);
+        const exact want = exact_of(&it);
         for (size_t m = 0; m < EM_MODULES; m++) {
             td_target target = td_target_for_sm(em_modules[m].sm);
             ku_run_on(&it, &em_modules[m], target, 1);
-            check_values(&it);
+            check_values(&it, &want);
             target.multiprocessors = 1;
             ku_run_on(&it, &em_modules[m], target, 1);
-            check_values(&it);
+            check_values(&it, &want);
         }
+        free(want.sums);
         ku_free(&it);
     }
 }
@@ -580,9 +614,11 @@ static void test_long(void **state)
     for (uint32_t n = 3; n < 15; n++) { /* with a causal mask, with positions */
         ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16, 0, 0, false}, n < 9 ? n : n - 6);
         it.op.attention.precision = n < 9 ? 0 : TANDEM_PRECISION_8B;
-        try_on(&it, NULL, td_target_for_sm(0), 5);
+        const exact want = exact_of(&it);
+        try_on(&it, &want, NULL, td_target_for_sm(0), 5);
         if (n % 3 == 0 && n < 9)
-            try_on(&it, &em_modules[2], td_target_for_sm(em_modules[2].sm), 5);
+            try_on(&it, &want, &em_modules[2], td_target_for_sm(em_modules[2].sm), 5);
+        free(want.sums);
         ku_free(&it);
     }
 }
