@@ -7,7 +7,6 @@
  */
 #include "tests/emu/emu.h"
 
-#include <link.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +23,7 @@ extern "C" {
 #include "tests/emu/launch.h"
 }
 #include "tests/emu/operands.h" /* which asks for what is above */
+#include "tests/emu/statics.h"
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -182,7 +182,7 @@ struct Block {
     std::vector<Fibre *> ready, polling;
     char *dynamic;
     uint32_t dynamic_bytes;
-    std::vector<char> statics;             /* while it is not its turn */
+    std::vector<char> statics;             /* while it is not its turn; none before its first, unless another block asks */
     std::vector<const char *> static_places; /* what has been given shared addresses, kStaticBytes each */
 };
 
@@ -198,8 +198,7 @@ struct Run {
     Block *now = nullptr;
     Fibre *fibre = nullptr;
     uint64_t random;
-    char *statics = nullptr;
-    size_t statics_bytes = 0;
+    Statics statics;
     void *context = nullptr, *fake_stack = nullptr;
     const void *stack = nullptr;
     size_t stack_bytes = 0;
@@ -211,6 +210,7 @@ struct Run {
 Run *run;
 const char *const kClock = "globaltimer";
 uint64_t clock_ns = 1000; /* goes on from run to run */
+std::vector<std::vector<char>> spare_statics; /* a module has megabytes of them, of which a kernel uses few */
 std::vector<char *> spare_stacks;
 
 uint32_t below(uint32_t n)
@@ -332,13 +332,28 @@ void begin_thread()
     end_thread();
 }
 
+char *statics_of(Block *block)
+{
+    if (block->statics.empty()) {
+        if (!spare_statics.empty()) {
+            block->statics = std::move(spare_statics.back());
+            spare_statics.pop_back();
+        }
+        block->statics.assign(run->statics.bytes, char(kUnwritten));
+    }
+    return block->statics.data();
+}
+
 void take_turn(Block *block)
 {
     if (run->now == block)
         return;
     if (run->now)
-        memcpy(run->now->statics.data(), run->statics, run->statics_bytes);
-    memcpy(run->statics, block->statics.data(), run->statics_bytes);
+        memcpy(statics_of(run->now), run->statics.at, run->statics.bytes);
+    if (block->statics.empty())
+        memset(run->statics.at, kUnwritten, run->statics.bytes);
+    else
+        memcpy(run->statics.at, block->statics.data(), run->statics.bytes);
     run->now = block;
     blockIdx.x = block->index;
 }
@@ -461,26 +476,6 @@ void schedule()
     }
 }
 
-/* The module's thread-local storage: static shared memory and nothing else. */
-int find_statics(dl_phdr_info *info, size_t, void *)
-{
-    const ElfW(Addr) here = reinterpret_cast<ElfW(Addr)>(&find_statics);
-    bool mine = false;
-    size_t bytes = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) &header = info->dlpi_phdr[i];
-        const ElfW(Addr) at = info->dlpi_addr + header.p_vaddr;
-        mine = mine || (header.p_type == PT_LOAD && at <= here && here < at + header.p_memsz);
-        if (header.p_type == PT_TLS)
-            bytes = header.p_memsz;
-    }
-    if (!mine)
-        return 0;
-    run->statics = static_cast<char *>(info->dlpi_tls_data);
-    run->statics_bytes = run->statics ? bytes : 0;
-    return 1;
-}
-
 thread_local volatile char anchor; /* so that there is such storage, and that it has been made */
 
 std::unique_ptr<Block> new_block(unsigned index, unsigned rank)
@@ -490,7 +485,6 @@ std::unique_ptr<Block> new_block(unsigned index, unsigned rank)
     block->index = index;
     block->rank = rank;
     block->alive = launch->block;
-    block->statics.assign(run->statics_bytes, char(kUnwritten));
     block->dynamic_bytes = launch->shared_bytes;
     const size_t guard = FIBRES_OF_SANITIZER ? 0 : kGuardBytes;
     void *dynamic = nullptr;
@@ -533,6 +527,8 @@ void end_block(Block *block)
                              block->dynamic_bytes + unsigned(i), block->dynamic_bytes);
     }
     free(block->dynamic);
+    if (!block->statics.empty())
+        spare_statics.push_back(std::move(block->statics));
     for (Fibre &fibre : block->fibres) {
 #if FIBRES_OF_SANITIZER
         const size_t used = run->failed ? kStackBytes : kLastFrames; /* frames that were not returned from */
@@ -597,7 +593,7 @@ void collective(const char *what, void *mine, void (*all)(void *const *lanes))
     Warp &warp = block->warps[self->thread / 32];
     if (block->fibres.size() < first + 32)
         fail("%s by a warp of %zu threads", what, block->fibres.size() - first);
-    if (warp.come && strcmp(warp.what, what))
+    if (warp.come && warp.what != what && strcmp(warp.what, what))
         fail("%s, but other lanes of its warp are at %s", what, warp.what);
     warp.what = what;
     warp.mine[self->thread % 32] = mine;
@@ -666,7 +662,7 @@ uint32_t shared_address(const void *p)
     Block *block = run->now;
     if (at >= block->dynamic && at <= block->dynamic + block->dynamic_bytes)
         return uint32_t(at - block->dynamic);
-    if (at < run->statics || at >= run->statics + run->statics_bytes)
+    if (at < run->statics.at || at >= run->statics.at + run->statics.bytes)
         fail("%p is not in shared memory", p);
     for (size_t i = 0; i < block->static_places.size(); i++)
         if (at >= block->static_places[i] && at < block->static_places[i] + kStaticBytes)
@@ -1029,16 +1025,16 @@ const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes)
     const char *at = static_cast<const char *>(mine);
     const char *dynamic = run->now->dynamic;
     const bool is_dynamic = at >= dynamic && at + bytes <= dynamic + run->now->dynamic_bytes;
-    if (!is_dynamic && (at < run->statics || at + bytes > run->statics + run->statics_bytes))
+    if (!is_dynamic && (at < run->statics.at || at + bytes > run->statics.at + run->statics.bytes))
         fail("%p is not in shared memory", mine);
     if (rank >= cluster_size())
         fail("block %u of a cluster of %u", rank, cluster_size());
-    const Block *other = run->blocks[rank].get();
+    Block *other = run->blocks[rank].get();
     if (!other->alive)
         fail("block %u of the cluster has ended, and its shared memory with it", rank);
     if (is_dynamic)
         return other->dynamic + (at - dynamic);
-    return other == run->now ? mine : other->statics.data() + (at - run->statics);
+    return other == run->now ? mine : statics_of(other) + (at - run->statics.at);
 }
 
 void cluster_store(void *mine, uint32_t rank, const void *from, uint32_t bytes, const void *barrier)
@@ -1071,7 +1067,7 @@ extern "C" __attribute__((visibility("default"))) int emu_run(const emu_launch *
     run->launch = launch;
     run->random = launch->seed;
     anchor = 0;
-    dl_iterate_phdr(find_statics, nullptr);
+    dl_iterate_phdr(find_statics, &run->statics);
     gridDim = {launch->grid, 1, 1};
     blockDim = {launch->block, 1, 1};
     const uint32_t together = launch->cluster > 1 ? launch->cluster : launch->together ? launch->together : 1;
