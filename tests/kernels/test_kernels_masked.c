@@ -224,22 +224,18 @@ static void check_between(const ku_case *it)
     free(used);
 }
 
-/* What float64 gives, for each row of each head: the sum of exp(scores), and per channel those of exp(score) v and of exp(score) |v|. */
-typedef struct exact {
-    double *sums;
-    uint32_t each; /* numbers of a row */
-} exact;
+/* What float64 gives: for each row of each head one sum of exp(scores), and per channel those of exp(score) v and of exp(score) |v|. */
+static size_t sums_of_row(const tandem_attention *op) { return 1 + 2 * (size_t)op->head_dim; }
 
-static exact exact_of(const ku_case *it)
+static double *exact_of(const ku_case *it)
 {
     const tandem_attention *op = &it->op.attention;
     const uint32_t dim = op->head_dim, rows = op->batch * op->heads * op->q_len;
-    exact want = {.each = 1 + 2 * dim};
-    want.sums = calloc((size_t)rows * want.each, sizeof *want.sums);
-    assert_non_null(want.sums);
+    double *want = calloc(rows * sums_of_row(op), sizeof *want);
+    assert_non_null(want);
     for (uint32_t row = 0; row < rows; row++) {
         const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
-        double *l = want.sums + (size_t)row * want.each, *o = l + 1, *size = o + dim, score;
+        double *l = want + row * sums_of_row(op), *o = l + 1, *size = o + dim, score;
         uint32_t q_in, q_first, k_in, k_first;
         rows_of(it, true, b, &k_in, &k_first);
         if (r >= rows_of(it, false, b, &q_in, &q_first))
@@ -262,7 +258,7 @@ static exact exact_of(const ku_case *it)
 
 /* P and O are rounded to the tensors' type, sums to float32. In 8 and 4 bits a sum is as wrong as scores, P and V are, of which some
  * err in one direction and some in the other: on the whole less than that. */
-static void check_values(const ku_case *it, const exact *want)
+static void check_values(const ku_case *it, const double *want)
 {
     static const double wrong[] = {[TANDEM_PRECISION_8B] = 0.2, [TANDEM_PRECISION_4B] = 1};
     static const double wrong_on_the_whole[] = {[TANDEM_PRECISION_8B] = 0.03, [TANDEM_PRECISION_4B] = 0.12};
@@ -276,7 +272,7 @@ static void check_values(const ku_case *it, const exact *want)
     double all = 0, all_off = 0;
     for (uint32_t row = 0; row < op->batch * op->heads * op->q_len; row++) {
         const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
-        const double *sums = want->sums + (size_t)row * want->each, l = sums[0], *o = sums + 1, *size = o + op->head_dim;
+        const double *sums = want + row * sums_of_row(op), l = sums[0], *o = sums + 1, *size = o + op->head_dim;
         uint32_t q_in, q_first;
         if (r >= rows_of(it, false, b, &q_in, &q_first))
             continue;
@@ -299,7 +295,7 @@ static void check_values(const ku_case *it, const exact *want)
 }
 
 /* Runs it in each way a device has, whose bits are the same there. */
-static void try_on(ku_case *it, const exact *want, em_module *on, td_target target, uint32_t n)
+static void try_on(ku_case *it, const double *want, em_module *on, td_target target, uint32_t n)
 {
     const tu_tensor *o = &it->tensors[TD_VIEW_O];
     unsigned char *whole = malloc(o->bytes);
@@ -320,22 +316,22 @@ static void try_on(ku_case *it, const exact *want, em_module *on, td_target targ
 static void try_everywhere(ku_case *it, uint32_t n)
 {
     static const char *const sets[] = {"c", "avx2", "avx512"};
-    const exact want = exact_of(it);
+    double *want = exact_of(it);
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (td_cpu_isa_force(sets[i]))
-            try_on(it, &want, NULL, td_target_for_sm(0), n);
+            try_on(it, want, NULL, td_target_for_sm(0), n);
     td_cpu_isa_force(NULL);
     for (size_t m = 0; m < EM_MODULES && it->op.attention.q.dtype != TANDEM_DTYPE_F32; m++) {
         if (em_quick() && (m + n / 12) % 2) /* 12: each head_dim in each type */
             continue;
         td_target target = td_target_for_sm(em_modules[m].sm);
         target.multiprocessors = n % 2 ? 132 : 1; /* blocks of 64 rows, or of 16 where those leave multiprocessors idle */
-        try_on(it, &want, &em_modules[m], target, n);
+        try_on(it, want, &em_modules[m], target, n);
         target.multiprocessors = n % 2 ? 1 : 132;
         ku_run_on(it, &em_modules[m], target, 1);
-        check_values(it, &want);
+        check_values(it, want);
     }
-    free(want.sums);
+    free(want);
 }
 
 static void test_shapes(void **state)
@@ -368,16 +364,16 @@ static void test_sequences(void **state)
             it.op.attention.smooth = n / 10 ? 2 * (n % 7 ? n % 7 : 7) : 0;
             it.op.attention.scale = 0;
         }
-        const exact want = exact_of(&it);
-        try_on(&it, &want, NULL, td_target_for_sm(0), n);
+        double *want = exact_of(&it);
+        try_on(&it, want, NULL, td_target_for_sm(0), n);
         for (size_t m = 0; m < EM_MODULES; m++) {
             if ((m + n) % (codes ? 4 : 2))
                 continue;
             td_target target = td_target_for_sm(em_modules[m].sm);
             target.multiprocessors = n % 2 ? 132 : 1;
-            try_on(&it, &want, &em_modules[m], target, n);
+            try_on(&it, want, &em_modules[m], target, n);
         }
-        free(want.sums);
+        free(want);
         ku_free(&it);
     }
 }
@@ -391,10 +387,10 @@ static void test_many_sequences(void **state)
                                   .q_total = 150, .kv_total = 250}, 5 + n);
         for (uint32_t b = 0; b <= 70; b += 1 + n)
             tu_set(&it.tensors[TD_VIEW_Q_START], 0, 0, 0, b, b % 9 == 4 ? -1e9 : 2 * b + b % 3);
-        const exact want = exact_of(&it);
-        try_on(&it, &want, NULL, td_target_for_sm(0), n);
-        try_on(&it, &want, &em_modules[n], td_target_for_sm(em_modules[n].sm), n);
-        free(want.sums);
+        double *want = exact_of(&it);
+        try_on(&it, want, NULL, td_target_for_sm(0), n);
+        try_on(&it, want, &em_modules[n], td_target_for_sm(em_modules[n].sm), n);
+        free(want);
         ku_free(&it);
     }
 }
@@ -444,18 +440,18 @@ static void test_codes(void **state)
         it.op.attention.smooth = n / 3 % 2 ? 0 : n % 7 == 1 ? TANDEM_SMOOTH_NONE : 2 * (n % 7);
         it.op.attention.scale = 0;
         it.op.attention.granularity = n % 5 ? 0 : n / 5 % (TANDEM_GRANULARITY_TENSOR + 1);
-        const exact want = exact_of(&it);
+        double *want = exact_of(&it);
         for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
             if (td_cpu_isa_force(sets[i]))
-                try_on(&it, &want, NULL, td_target_for_sm(0), n);
+                try_on(&it, want, NULL, td_target_for_sm(0), n);
         td_cpu_isa_force(NULL);
         for (size_t m = 0; m < EM_MODULES && emulated; m++) {
             if (n >= 24 && (m + n) % 4)
                 continue;
             ku_run_on(&it, &em_modules[m], td_target_for_sm(em_modules[m].sm), 1);
-            check_values(&it, &want);
+            check_values(&it, want);
         }
-        free(want.sums);
+        free(want);
         ku_free(&it);
     }
 }
@@ -545,16 +541,16 @@ static void test_codes_as_they_are(void **state)
         coded.op.attention.precision = n % 2 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_AUTO;
         coded.op.attention.granularity = n % 4 ? 0 : n / 4;
         plain.op.attention.precision = TANDEM_PRECISION_8B; /* for its bounds */
-        const exact want = exact_of(&plain);
+        double *want = exact_of(&plain);
         for (size_t m = 0; m <= EM_MODULES; m++) {
             em_module *on = m ? &em_modules[m - 1] : NULL;
             if (on && (on->sm < 89 || (m + n) % 2))
                 continue;
             ku_run_on(&coded, on, td_target_for_sm(on ? on->sm : 0), 1);
-            check_values(&plain, &want);
+            check_values(&plain, want);
             if (n % 6 == 5 && on) {
                 ku_run_on(&coded, on, td_target_for_stream(on->sm), 1);
-                check_values(&plain, &want);
+                check_values(&plain, want);
             }
         }
         spoil_codes(&coded, n);
@@ -568,7 +564,7 @@ static void test_codes_as_they_are(void **state)
         for (uint32_t view = TD_VIEW_Q; view <= TD_VIEW_V; view++)
             if (coded.tensors[view].data != plain.tensors[view].data)
                 tu_tensor_free(&coded.tensors[view]);
-        free(want.sums);
+        free(want);
         ku_free(&plain);
     }
 }
@@ -581,16 +577,16 @@ static void test_tiles(void **state)
     for (uint32_t n = 0; n < 24; n++) {
         const uint32_t q_len = lengths[n % 12], kv_len = lengths[(5 * n + 9) % 12];
         ku_case it = make((shape){1 + n % 2, 2, 1 + n / 2 % 2, q_len, kv_len, 32 + n / 2 % 4 * 32, 1 + n / 8 % 2, 0, 0, false}, 4 * n + n % 2);
-        const exact want = exact_of(&it);
+        double *want = exact_of(&it);
         for (size_t m = 0; m < EM_MODULES; m++) {
             td_target target = td_target_for_sm(em_modules[m].sm);
             ku_run_on(&it, &em_modules[m], target, 1);
-            check_values(&it, &want);
+            check_values(&it, want);
             target.multiprocessors = 1;
             ku_run_on(&it, &em_modules[m], target, 1);
-            check_values(&it, &want);
+            check_values(&it, want);
         }
-        free(want.sums);
+        free(want);
         ku_free(&it);
     }
 }
@@ -614,11 +610,11 @@ static void test_long(void **state)
     for (uint32_t n = 3; n < 15; n++) { /* with a causal mask, with positions */
         ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16, 0, 0, false}, n < 9 ? n : n - 6);
         it.op.attention.precision = n < 9 ? 0 : TANDEM_PRECISION_8B;
-        const exact want = exact_of(&it);
-        try_on(&it, &want, NULL, td_target_for_sm(0), 5);
+        double *want = exact_of(&it);
+        try_on(&it, want, NULL, td_target_for_sm(0), 5);
         if (n % 3 == 0 && n < 9)
-            try_on(&it, &want, &em_modules[2], td_target_for_sm(em_modules[2].sm), 5);
-        free(want.sums);
+            try_on(&it, want, &em_modules[2], td_target_for_sm(em_modules[2].sm), 5);
+        free(want);
         ku_free(&it);
     }
 }
