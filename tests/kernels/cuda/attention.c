@@ -228,12 +228,11 @@ void test_codes(void **state)
         const td_target target = target_here();
         tu_shape shape = shapes[i];
         td_cu_mem mems[TU_VIEWS] = {{0}};
-        uint64_t sizes[3], views[TU_VIEWS] = {0}, sequence;
+        uint64_t sizes[3], views[TU_VIEWS] = {0};
         tandem_attention op;
         static td_plan plan;
         tu_tensor o, again;
         void *bytes[3];
-        bool signalled;
         gpu_case gpu;
         tu_case it;
         char why[256] = "";
@@ -258,9 +257,7 @@ void test_codes(void **state)
         for (int v = 0; v < TU_VIEWS; v++)
             views[v] = mems[v].address;
         const td_stream_submit submit = {.plan = &plan, .views = views, .label = "codes"};
-        must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-        wait_for(sequence);
-        must(td_stream_status(stream, why, sizeof why), why);
+        run_to_the_end(&submit);
         must(td_cu_copy_to_host(device, again.data, mems[TD_VIEW_O].address, again.bytes + TU_GUARD_BYTES), "copy");
         assert_memory_equal(o.data, again.data, o.bytes + TU_GUARD_BYTES);
         for (int v = 0; v < TU_VIEWS; v++)
@@ -277,11 +274,10 @@ void test_codes(void **state)
 static void run_piece(const gpu_case *gpu, const tu_case *of, td_target target, uint32_t row, uint32_t rows)
 {
     static td_plan plan;
-    uint64_t views[TU_VIEWS], sequence;
+    uint64_t views[TU_VIEWS];
     tandem_attention op;
     td_cu_mem scratch;
     char why[256] = "";
-    bool signalled;
 
     memcpy(views, gpu->views, sizeof views);
     tu_case_piece(of, row, rows, &op, &target, views);
@@ -289,9 +285,7 @@ static void run_piece(const gpu_case *gpu, const tu_case *of, td_target target, 
     must(td_cu_mem_alloc(device, plan.scratch_bytes + TU_GUARD_BYTES, &scratch, why, sizeof why), why);
     const td_stream_submit submit = {
         .plan = &plan, .views = views, .scratch = scratch.address, .label = "a piece of rows"};
-    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-    wait_for(sequence);
-    must(td_stream_status(stream, why, sizeof why), why);
+    run_to_the_end(&submit);
     td_cu_mem_free(device, &scratch);
 }
 

@@ -170,9 +170,8 @@ static void run_conv(ku_case *it, const td_plan *plan)
 {
     const td_operation_layout *layout = &it->operation->layout;
     td_cu_mem mems[TD_MAX_VIEWS] = {{0}}, scratch = {0};
-    uint64_t addresses[TD_MAX_VIEWS] = {0}, sequence;
+    uint64_t addresses[TD_MAX_VIEWS] = {0};
     td_stream_submit submit = {.plan = plan, .views = addresses, .label = "conv"};
-    bool signalled;
     char why[256] = "";
 
     if (plan->scratch_bytes)
@@ -187,9 +186,7 @@ static void run_conv(ku_case *it, const td_plan *plan)
         upload(&mems[i], tensor->data, tensor->bytes + TU_GUARD_BYTES);
         addresses[i] = mems[i].address;
     }
-    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-    wait_for(sequence);
-    must(td_stream_status(stream, why, sizeof why), why);
+    run_to_the_end(&submit);
     for (uint32_t i = 0; i < layout->view_count; i++) {
         tu_tensor *tensor = &it->tensors[i];
         if (tensor->data && layout->views[i].written) {

@@ -17,12 +17,10 @@ void compare_probe(uint32_t unit, uint32_t tiles, void *const *arrays, const td_
 {
     static const uint64_t tile_bytes[TD_PROBE_VIEWS] = {TD_PROBE_A_BYTES, TD_PROBE_B_BYTES, TD_PROBE_ELEMENTS * 4,
                                                         TD_PROBE_ELEMENTS * 4};
-    uint64_t addresses[TD_PROBE_VIEWS], sequence, unequal = 0;
+    uint64_t addresses[TD_PROBE_VIEWS], unequal = 0;
     const uint64_t count = (uint64_t)tiles * TD_PROBE_ELEMENTS;
     float *gpu_d = malloc(count * 4);
     td_cu_mem mems[TD_PROBE_VIEWS];
-    bool signalled;
-    char why[256];
 
     assert_non_null(gpu_d);
     memset(arrays[TD_PROBE_D], TU_POISON, count * 4);
@@ -31,9 +29,7 @@ void compare_probe(uint32_t unit, uint32_t tiles, void *const *arrays, const td_
         addresses[i] = mems[i].address;
     }
     const td_stream_submit submit = {.plan = plan, .views = addresses, .label = "probe"};
-    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-    wait_for(sequence);
-    must(td_stream_status(stream, why, sizeof why), why);
+    run_to_the_end(&submit);
     must(td_cu_copy_to_host(device, gpu_d, mems[TD_PROBE_D].address, count * 4), "copy");
     for (int i = 0; i < TD_PROBE_VIEWS; i++) {
         td_cu_mem_free(device, &mems[i]);

@@ -32,6 +32,17 @@ void must(tandem_status status, const char *why)
         fail_msg("status %d: %s", (int)status, why);
 }
 
+void run_to_the_end(const td_stream_submit *submit)
+{
+    uint64_t sequence;
+    bool signalled;
+    char why[256] = "";
+
+    must(td_stream_enqueue(stream, submit, &sequence, &signalled, why, sizeof why), why);
+    wait_for(sequence);
+    must(td_stream_status(stream, why, sizeof why), why);
+}
+
 td_target target_here(void)
 {
     td_target target = td_exec_target(td_cu_device_info(device), true);
@@ -60,9 +71,6 @@ void gpu_case_run(gpu_case *it, const tu_case *of, tu_tensor *o, tu_tensor *lse)
     const tu_tensor *tensors[TU_VIEWS] = {&of->q, &of->k, &of->v, o, lse};
     const size_t scratch_bytes = of->plan.scratch_bytes + TU_GUARD_BYTES;
     td_stream_submit submit = {.plan = &of->plan, .label = "test"};
-    uint64_t sequence;
-    bool signalled;
-    char why[256] = "";
 
     memset(it, 0, sizeof *it);
     tu_poison(o);
@@ -80,9 +88,7 @@ void gpu_case_run(gpu_case *it, const tu_case *of, tu_tensor *o, tu_tensor *lse)
 
     submit.views = it->views;
     submit.scratch = it->scratch.address;
-    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-    wait_for(sequence);
-    must(td_stream_status(stream, why, sizeof why), why);
+    run_to_the_end(&submit);
     must(td_cu_copy_to_host(device, it->host_scratch, it->scratch.address, scratch_bytes), "copy");
     must(td_cu_copy_to_host(device, o->data, it->mems[TD_VIEW_O].address, o->bytes + TU_GUARD_BYTES), "copy");
     if (lse->data)

@@ -29,6 +29,8 @@ extern bool quick;
 
 uint64_t wait_for(uint64_t sequence);
 void must(tandem_status status, const char *why);
+/* On `stream`; fails the test unless it ends well. */
+void run_to_the_end(const td_stream_submit *submit);
 td_target target_here(void);
 
 /* --- A case on the GPU --- */
