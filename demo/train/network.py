@@ -17,7 +17,7 @@ from torch import nn
 
 LEVELS = 4
 FEATURES = 12  # of a pixel
-NO_ALBEDO = 0.02  # what is darker counts as an emitter: its light is its radiance
+LEAST_ALBEDO = 0.1  # that light is divided by; what has none at all is an emitter: its light is its radiance
 HISTORY_FEATURES = 4
 MOST_FRAMES = 32  # that history counts as
 SAME_DEPTH, SAME_NORMAL = 0.1, 0.5  # what a pixel that was seen before may differ by, and the least cosine
@@ -95,8 +95,8 @@ def demodulate(color, albedo, normal, depth, history=None):
     color = torch.where(valid, color, torch.zeros_like(color)).clamp_min(0)
     albedo, normal, depth = clean(albedo), clean(normal), clean(depth)
     depth = depth.clamp_min(0)
-    emits = albedo.amax(1, keepdim=True) < NO_ALBEDO
-    modulation = torch.where(emits, torch.ones_like(albedo), albedo.clamp(NO_ALBEDO, 1))
+    emits = albedo.amax(1, keepdim=True) <= 0
+    modulation = torch.where(emits, torch.ones_like(albedo), albedo.clamp(LEAST_ALBEDO, 1))
     light = color / modulation
     exposure, far = measure(color, depth, valid)
     features = [(light * exposure).log1p(), albedo.clamp(0, 1), normal.clamp(-1, 1), depth / (depth + far), valid.to(color), emits.to(color)]

@@ -99,7 +99,7 @@ static void compute(const td_params_demodulate *p, int64_t batch, int64_t y, int
     load(albedo, p->albedo, p->albedo_dtype, &p->albedo_at, batch, y, x, 3, 1);
     load(normal, p->normal, p->normal_dtype, &p->normal_at, batch, y, x, 3, 0);
     load(&depth, p->depth, p->depth_dtype, &p->depth_at, batch, y, x, 1, 0);
-    const bool emits = albedo[0] < TD_DEMODULATE_DARK && albedo[1] < TD_DEMODULATE_DARK && albedo[2] < TD_DEMODULATE_DARK;
+    const bool emits = !(albedo[0] > 0 || albedo[1] > 0 || albedo[2] > 0);
     for (int c = 0; c < 3; c++) {
         modulation[c] = emits ? 1 : between(albedo[c], TD_DEMODULATE_DARK, 1);
         light[c] = color[c] / modulation[c];

@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(TD_DEMODULATE_THREADS) demodulate(c
         td::demodulate_clean(normal);
         td::demodulate_clean(of_depth[0]);
         td::demodulate_clean(of_history[0]);
-        const bool emits = albedo[0] < TD_DEMODULATE_DARK && albedo[1] < TD_DEMODULATE_DARK && albedo[2] < TD_DEMODULATE_DARK;
+        const bool emits = !(albedo[0] > 0 || albedo[1] > 0 || albedo[2] > 0);
         float *light = p.light + td::row_at(p.light_at, pixel.batch, pixel.y, pixel.x);
         float *modulation = p.modulation + td::row_at(p.modulation_at, pixel.batch, pixel.y, pixel.x);
 

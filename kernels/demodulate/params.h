@@ -13,7 +13,9 @@
 #define TD_DEMODULATE_CHANNELS 12u /* of a pixel, and with history */
 #define TD_DEMODULATE_MOST_CHANNELS 16u
 #define TD_DEMODULATE_LEAST 1e-8f /* what has a logarithm that counts */
-#define TD_DEMODULATE_DARK 0.02f  /* the least albedo that light is divided by */
+/* The least albedo that light is divided by, but 1 where there is none. Light is what neighbours are averaged by, so no two of them may
+ * have divisors that differ much: less, and the highlight of a dark surface blows up where albedos are noisy. */
+#define TD_DEMODULATE_DARK 0.1f
 
 /* Of a tile: logarithms of luminance and of depths added up, and how many there are. */
 typedef struct td_demodulate_sums {

@@ -407,8 +407,8 @@ static void check_demodulate(const ku_case *it)
                     const double depth = read(it, DEPTH, b, y, x, 0, 0);
                     for (uint32_t c = 0; c < 3; c++)
                         albedo[c] = read(it, ALBEDO, b, y, x, c, 1);
-                    const double dark = (double)0.02f;
-                    const bool emits = albedo[0] < dark && albedo[1] < dark && albedo[2] < dark;
+                    const double dark = (double)0.1f;
+                    const bool emits = albedo[0] <= 0 && albedo[1] <= 0 && albedo[2] <= 0;
                     for (uint32_t c = 0; c < 3; c++) {
                         const double modulation = emits ? 1 : fmin(fmax(albedo[c], dark), 1), light = color[c] / modulation;
                         near(tu_get(&it->tensors[MODULATION], b, y, x, c), modulation, 1e-6);

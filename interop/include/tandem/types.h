@@ -512,10 +512,10 @@ typedef struct tandem_gather {
 /* What a denoiser begins with: a path tracer's frame as light, which is radiance divided by albedo, and as a network's tokens, of
  * 2 x 2 pixels each. Radiance below 0 counts as 0. A pixel whose radiance is not finite is missing: its light is 0, and has no
  * weight. Elements of the others that are not finite are 0.
- * modulation: the albedo, no less than 0.02 and no more than 1; where all three are less than 0.02, as of a light or the sky, 1.
+ * modulation: the albedo, no less than 0.1 and no more than 1; where none of the three is above 0, as of a light or the sky, 1.
  * A token has 12 channels of each pixel, upper left, upper right, lower left, lower right, 0 where there is none: log(1 + exposure *
- * light), three; albedo, from 0 to 1; normal, from -1 to 1; depth / (depth + far); 1 if it is not missing; 1 if its albedo is less
- * than 0.02. 1 / exposure is the geometric mean, over tiles of 16 x 16 pixels, of the mean luminances, if above 1e-8, of those that
+ * light), three; albedo, from 0 to 1; normal, from -1 to 1; depth / (depth + far); 1 if it is not missing; 1 if its albedo is
+ * 0. 1 / exposure is the geometric mean, over tiles of 16 x 16 pixels, of the mean luminances, if above 1e-8, of those that
  * are not missing (so of a frame that is traced in part it is the same), `far` of the depths above that; 1 where there is none. With
  * history a pixel has 16 channels: log(1 + exposure * history), three, and weight / (1 + weight), too. */
 typedef struct tandem_demodulate {
