@@ -54,6 +54,8 @@ static inline td_linear_weights td_linear_blocks_of(td_linear_weights weights)
 
 /* The kernel that does what a record does behind RMSNorm (td_params_linear_normed); NULL: there is none. */
 const td_kernel *td_linear_normed_kernel(const td_record *record);
+/* The same of more rows, behind a norm of any kind (kernels/join_params.h). */
+const td_kernel *td_linear_few_normed_kernel(const td_record *record);
 
 /* Whether a record can scatter columns of y (td_params_linear.scatter), and does not yet. */
 bool td_linear_can_scatter(const td_record *record);

@@ -8,14 +8,18 @@
  * channels, of which a thread has eight neighbours of each of its rows: warp i of K takes steps i, i + K ... At the end the warps'
  * sums are added up in shared memory, in the order of warps. Code that a block meets once takes longer than what it does: so there
  * is little of it.
+ * Entries `normed` begin with the norm that makes x, each block of its own rows, into shared memory: that takes less than a kernel of
+ * its own takes to begin and to end. Meanwhile weights are on their way.
  */
+#include "kernels/cuda/norm_short.cuh"
+#include "kernels/join_params.h"
 #include "kernels/linear/weights.cuh"
 
 namespace td {
 
 /* A warp has 16 * Tiles rows of x and 8 * Octets of w's; of a block's warps Shares share the channels, and Columns lie side by
- * side. Ahead: steps that are under way. */
-template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> struct LinearFew {
+ * side. Ahead: steps that are under way. Normed: x is in shared memory. */
+template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, bool Normed = false> struct LinearFew {
     static constexpr int rows = 16 * Tiles, columns = 8 * Octets * Columns, threads = 32 * Shares * Columns;
     static constexpr int stride = columns + 8; /* floats: what a warp writes at once falls into all banks */
     using Sums = float[Shares][rows * stride];
@@ -27,8 +31,8 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> 
     const uint8_t *x[2 * Tiles], *w[Octets];
     uint32_t steps; /* whole ones */
 
-    /* Rows that do not exist are the last one. */
-    __device__ __forceinline__ explicit LinearFew(const td_params_linear &params) : p(params)
+    /* Rows that do not exist are the last one. `rows_of_x`: where x has been put, row0's first. */
+    __device__ __forceinline__ explicit LinearFew(const td_params_linear &params, const __half *rows_of_x = nullptr) : p(params)
     {
         const uint32_t row_tiles = (p.rows + rows - 1) / rows, w_rows = p.gate ? 2 * p.outs : p.outs;
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -41,10 +45,14 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> 
         column0 = int(warp % Columns) * (8 * Octets);
         steps = p.ins / 32;
         const uint32_t begin = 64 * share + 16 * q;
-        const uint8_t *const x0 = static_cast<const uint8_t *>(p.x) + begin, *const w0 = static_cast<const uint8_t *>(p.w) + begin;
+        const uint8_t *const w0 = static_cast<const uint8_t *>(p.w) + begin;
 #pragma unroll
         for (int i = 0; i < 2 * Tiles; i++)
-            x[i] = x0 + uint64_t(min(row0 + 8 * i + g, p.rows - 1)) * uint32_t(2 * p.x_stride);
+            if constexpr (Normed)
+                x[i] = reinterpret_cast<const uint8_t *>(rows_of_x + (8 * i + g) * TD_LINEAR_FEW_NORMED_PITCH(p.ins)) + begin;
+            else
+                x[i] = static_cast<const uint8_t *>(p.x) + begin +
+                       uint64_t(min(row0 + 8 * i + g, p.rows - 1)) * uint32_t(2 * p.x_stride);
 #pragma unroll
         for (int i = 0; i < Octets; i++) {
             const uint32_t in = column0 + 8 * i + g; /* of the tile's rows of w: with a gate by halves half of them are b's */
@@ -60,15 +68,31 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> 
         uint32_t x[2 * Tiles][4], w[Octets][4];
     };
 
-    /* The warp's step `ahead` from here on. */
+    __device__ __forceinline__ static void load_x(uint32_t (&to)[4], const uint8_t *from)
+    {
+        if constexpr (Normed) {
+            const uint4 words = *reinterpret_cast<const uint4 *>(from);
+
+            to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+        } else {
+            load_here(to, from);
+        }
+    }
+    /* The warp's step `ahead` from here on; what is in shared memory only once it is multiplied. */
     __device__ __forceinline__ void load(Step &to, int ahead) const
     {
 #pragma unroll
         for (int i = 0; i < Octets; i++)
             load_here(to.w[i], w[i] + ahead * (64 * Shares));
 #pragma unroll
-        for (int i = 0; i < 2 * Tiles; i++)
-            load_here(to.x[i], x[i] + ahead * (64 * Shares));
+        for (int i = 0; i < 2 * Tiles && !Normed; i++)
+            load_x(to.x[i], x[i] + ahead * (64 * Shares));
+    }
+    __device__ __forceinline__ void load_late(Step &to, int ahead) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles && Normed; i++)
+            load_x(to.x[i], x[i] + ahead * (64 * Shares));
     }
 
     __device__ __forceinline__ void advance(int by)
@@ -99,22 +123,13 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> 
     /* Channels behind the last whole step, which one warp has. */
     __device__ __forceinline__ void multiply_rest(float (&c)[Tiles][Octets][4]) const
     {
-        const bool there = 32 * steps + 8 * q < p.ins;
-        Step step;
+        Step step = {};
 
-#pragma unroll
-        for (int i = 0; i < Octets; i++)
-            load_or_zeros(step.w[i], w[i], there);
-#pragma unroll
-        for (int i = 0; i < 2 * Tiles; i++)
-            load_or_zeros(step.x[i], x[i], there);
+        if (32 * steps + 8 * q < p.ins) {
+            load(step, 0);
+            load_late(step, 0);
+        }
         multiply(c, step);
-    }
-    __device__ __forceinline__ static void load_or_zeros(uint32_t (&to)[4], const uint8_t *from, bool there)
-    {
-        to[0] = to[1] = to[2] = to[3] = 0;
-        if (there)
-            load_here(to, from);
     }
 
     /* This warp's steps, and the first of them on their way. */
@@ -142,6 +157,7 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> 
 #pragma unroll
             for (int i = 0; i < Ahead; i++)
                 if (i < left) {
+                    load_late(step[i], i);
                     multiply(c, step[i]);
                     if (i + Ahead < left)
                         load(step[i], i + Ahead);
@@ -237,6 +253,100 @@ __device__ __forceinline__ void linear_few(const td_params_linear &p)
     }
 }
 
+/* Rows of x by a norm, which each block makes of its own rows, a warp some of them; and y of the norm, which one column of blocks
+ * writes. */
+template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, const td_params_norm &n, uint32_t row0, bool writes)
+{
+    constexpr int most = TD_LINEAR_FEW_NORMED_INS / 256, each = Rows / int(TD_NORM_THREADS / 32);
+    using Row = NormShort<__half, most>;
+    const uint32_t first = threadIdx.x / 32 * each;
+    NormShortWeights<most> weights;
+    Row h[each], more[each];
+
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int64_t row = min(row0 + first + i, n.rows - 1);
+
+        h[i].load(static_cast<const __half *>(n.x) + row * n.x_at.stride_row, n.channels);
+        if (n.residual)
+            more[i].load(static_cast<const __half *>(n.residual) + row * n.residual_at.stride_row, n.channels);
+    }
+    weights.load(n);
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const uint32_t row = row0 + first + i;
+        __half *const y = static_cast<__half *>(n.y) + row * n.y_at.stride_row;
+        __half *const sum = static_cast<__half *>(n.sum) + (n.sum ? row * n.sum_at.stride_row : 0);
+
+        if (n.residual)
+            h[i].add(more[i], n.channels);
+        const NormScale by = h[i].scale(n);
+
+#pragma unroll
+        for (int part = 0; part < most; part++) {
+            const uint32_t c = norm_short_channel(part);
+
+            if (c < n.channels) {
+                const uint4 words = h[i].normed(n, part, by, weights);
+
+                *reinterpret_cast<uint4 *>(x + (first + i) * TD_LINEAR_FEW_NORMED_PITCH(n.channels) + c) = words;
+                if (writes && row < n.rows) {
+                    *reinterpret_cast<uint4 *>(y + c) = words;
+                    if (n.sum)
+                        *reinterpret_cast<uint4 *>(sum + c) = h[i].words[part];
+                }
+            }
+        }
+    }
+}
+
+template <int Tiles, int Octets, int Shares, int Columns, int Ahead>
+__device__ __forceinline__ void linear_few_normed(const td_params_linear_few_normed &all)
+{
+    using Few = LinearFew<Tiles, Octets, Shares, Columns, Ahead, false, true>;
+    constexpr uint32_t across = Few::columns / 8, rows_bytes = 2 * Few::rows * TD_LINEAR_FEW_NORMED_PITCH(TD_LINEAR_FEW_NORMED_INS);
+    static_assert(Few::threads == TD_NORM_THREADS, "a block of either");
+    __shared__ __align__(16) uint8_t bytes[sizeof(typename Few::Sums) > rows_bytes ? sizeof(typename Few::Sums) : rows_bytes];
+    static_assert(sizeof bytes <= 47 * 1024, "more than a block has in a command buffer");
+    typename Few::Sums &sums = *reinterpret_cast<typename Few::Sums *>(bytes); /* where x was before */
+    __half *const x = reinterpret_cast<__half *>(bytes);
+    const td_params_linear &p = all.p;
+    typename Few::Step step[Ahead];
+    float c[Tiles][Octets][4];
+    Few few(p, x);
+    LinearMore more;
+    const bool plain = LinearMore::suffices(p);
+    const uint32_t in = threadIdx.x / across, row = few.row0 + in, octet = threadIdx.x % across;
+    const uint32_t column = few.column_tile * Few::columns + 8 * octet;
+    int mine = 0;
+
+    if (p.w_is_constant)
+        mine = few.start(step);
+    wait_for_previous();
+    launch_dependents();
+    const bool stop = is_set(p.cancel);
+
+    if (!p.w_is_constant)
+        mine = few.start(step);
+    linear_few_norm<Few::rows>(x, all.n, few.row0, few.column_tile == 0 && !stop);
+    if (plain && in < Few::rows)
+        more.load(p, row, column);
+    __syncthreads();
+    few.sum(c, step, mine);
+    __syncthreads();
+    few.put(sums[few.share], c);
+    if (__syncthreads_or(stop))
+        return;
+    if (!plain) {
+        few.finish(sums);
+    } else if (in < Few::rows) {
+        float eight[8];
+
+        Few::add_up(eight, sums, in * Few::stride + 8 * octet);
+        more.finish(p, row, column, eight);
+    }
+}
+
 } // namespace td
 
 #define TD_LINEAR_FEW_ENTRY(entry, bf16, tiles, octets, shares, side, ahead)                                   \
@@ -246,7 +356,12 @@ __device__ __forceinline__ void linear_few(const td_params_linear &p)
     }
 #define TD_LINEAR_FEW(name, tiles, octets, shares, side, ahead)                                  \
     TD_LINEAR_FEW_ENTRY(linear_f16_few_##name, false, tiles, octets, shares, side, ahead)        \
-    TD_LINEAR_FEW_ENTRY(linear_bf16_few_##name, true, tiles, octets, shares, side, ahead)
+    TD_LINEAR_FEW_ENTRY(linear_bf16_few_##name, true, tiles, octets, shares, side, ahead)        \
+    extern "C" __global__ void __launch_bounds__(32 * (shares) * (side), 1)                       \
+        linear_f16_few_normed_##name(const __grid_constant__ td_params_linear_few_normed p)       \
+    {                                                                                            \
+        td::linear_few_normed<tiles, octets, shares, side, ahead>(p);                             \
+    }
 TD_LINEAR_FEW(16x32, 1, 4, 8, 1, 3)
 TD_LINEAR_FEW(32x32, 2, 4, 8, 1, 3)
 TD_LINEAR_FEW(32x64, 2, 4, 4, 2, 3)

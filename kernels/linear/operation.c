@@ -148,6 +148,7 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 /* How a kernel cuts y: blocks of so many rows, and columns as rows of w. */
 typedef struct block_form {
     td_kernel kernels[2]; /* of F16 and BF16 */
+    td_kernel normed;     /* of F16, behind a norm (kernels/join_params.h), or no kernel */
     uint16_t rows, columns, threads;
     bool maps;             /* fetches by tensor maps: on streams alone */
     bool few;              /* for every GPU, and a block has one tile; the others are Hopper's */
@@ -162,15 +163,15 @@ typedef struct block_form {
 #define DIRECT_BYTES(columns, channels, slots) ((slots) * (columns) * 2u * (channels) + (slots) * 24u)
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
 static const block_form forms[] = {
-    {TD_LINEAR_KERNELS("wgmma_128x256"), 128, 256, 384, true, false, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
-    {TD_LINEAR_KERNELS("wgmma_128x128"), 128, 128, 384, true, false, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
-    {TD_LINEAR_KERNELS("wgmma_64x64"), 64, 64, 160, true, false, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
-    {TD_LINEAR_KERNELS("direct_256x128"), 256, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
-    {TD_LINEAR_KERNELS("direct_128x128"), 128, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
-    {TD_LINEAR_KERNELS("inline_64x64"), 64, 64, 256, false, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
-    {TD_LINEAR_KERNELS("few_16x32"), 16, 32, 256, false, true, 0, 0.5f, 0.07f, 0.2f},
-    {TD_LINEAR_KERNELS("few_32x32"), 32, 32, 256, false, true, 0, 0.9f, 0.065f, 0.2f},
-    {TD_LINEAR_KERNELS("few_32x64"), 32, 64, 256, false, true, 0, 0.7f, 0.13f, 0.2f},
+    {TD_LINEAR_KERNELS("wgmma_128x256"), {0}, 128, 256, 384, true, false, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
+    {TD_LINEAR_KERNELS("wgmma_128x128"), {0}, 128, 128, 384, true, false, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
+    {TD_LINEAR_KERNELS("wgmma_64x64"), {0}, 64, 64, 160, true, false, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
+    {TD_LINEAR_KERNELS("direct_256x128"), {0}, 256, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
+    {TD_LINEAR_KERNELS("direct_128x128"), {0}, 128, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
+    {TD_LINEAR_KERNELS("inline_64x64"), {0}, 64, 64, 256, false, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
+    {TD_LINEAR_KERNELS("few_16x32"), TD_LINEAR_KERNEL("linear_f16_few_normed_16x32"), 16, 32, 256, false, true, 0, 0.5f, 0.07f, 0.2f},
+    {TD_LINEAR_KERNELS("few_32x32"), TD_LINEAR_KERNEL("linear_f16_few_normed_32x32"), 32, 32, 256, false, true, 0, 0.9f, 0.065f, 0.2f},
+    {TD_LINEAR_KERNELS("few_32x64"), TD_LINEAR_KERNEL("linear_f16_few_normed_32x64"), 32, 64, 256, false, true, 0, 0.7f, 0.13f, 0.2f},
 };
 static const float launch_us = 1.5f;
 /* With small tiles many blocks read the same, at most so much a microsecond from L2; and what does not stay there takes so many
@@ -179,6 +180,14 @@ static const double few_mb_a_us = 8, few_near_mb = 8, few_far = 3;
 enum { FORMS = sizeof forms / sizeof *forms };
 /* What to plan: which kernel is one of the forms, MMA, SKINNY, or AUTO. */
 enum { MMA = FORMS, SKINNY = FORMS + 1, AUTO = UINT32_MAX };
+
+const td_kernel *td_linear_few_normed_kernel(const td_record *record)
+{
+    for (uint32_t i = 0; i < FORMS; i++)
+        if (forms[i].normed.entry && record->kernel == &forms[i].kernels[0])
+            return &forms[i].normed;
+    return NULL;
+}
 
 /* By td_linear_weights. */
 static const td_kernel mma_kernels[TD_LINEAR_TILES][2] = {TD_LINEAR_KERNELS("mma_dense"), TD_LINEAR_KERNELS("mma_int8"), TD_LINEAR_KERNELS("mma_q8_0"),

@@ -10,8 +10,9 @@
 
 extern const td_operation td_operation_norm;
 
-/* Whether a record is one of `norm_line_f16`. */
+/* Whether a record is one of `norm_line_f16`, or of `norm_short_f16`. */
 bool td_norm_is_line_f16(const td_record *record);
+bool td_norm_is_short_f16(const td_record *record);
 
 void td_cpu_norm(const void *params, const td_block *at);
 

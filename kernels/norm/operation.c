@@ -94,6 +94,11 @@ bool td_norm_is_line_f16(const td_record *record)
     return record->kernel == &norm_lines[0];
 }
 
+bool td_norm_is_short_f16(const td_record *record)
+{
+    return record->kernel == &norm_shorts[0];
+}
+
 static const td_kernel *kernel_of(const tandem_norm *n)
 {
     const uint32_t type = n->x.dtype;

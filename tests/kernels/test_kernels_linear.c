@@ -16,6 +16,7 @@
 #include "kernels/linear/linear.h"
 #include "tests/kernels/emu_modules.h"
 #include "tests/kernels/emulated_linear/rig.h"
+#include "tests/kernels/joined_cases.h"
 
 void kl_run(const tl_case *it, const tandem_operands *op, em_module *on, td_target target)
 {
@@ -367,12 +368,37 @@ static void test_every_entry_was_run(void **state)
         }
         for (size_t i = 0; i < em_modules[m].entry_count; i++)
             if (!strncmp(em_modules[m].entries[i], "linear", 6) && !em_modules[m].was_run[i] &&
-                !strstr(em_modules[m].entries[i], "normed")) { /* those programs have: test_kernels_llama */
+                !strstr(em_modules[m].entries[i], "normed")) { /* those programs have: test_joined, test_kernels_llama */
                 print_message("    %s of sm_%u was not run\n", em_modules[m].entries[i], em_modules[m].sm);
                 missing++;
             }
     }
     assert_int_equal(missing, 0);
+}
+
+static void run_joined(void *user, const td_program *program, void *const *views, const uint64_t *bytes, uint32_t count)
+{
+    uint64_t addresses[JC_MOST_VIEWS];
+    (void)bytes;
+    for (uint32_t i = 0; i < count; i++)
+        addresses[i] = (uintptr_t)views[i];
+    for (uint32_t i = 0; i < program->plan->record_count; i++)
+        em_launch_record(user, &program->plan->records[i], addresses, 0, i);
+}
+
+/* A norm and the layer behind it by one kernel: the same bits as by two. */
+static void test_joined(void **state)
+{
+    (void)state;
+    for (int m = 0; m < EM_MODULES; m++) {
+        td_target target = td_target_for_sm(em_modules[m].sm);
+        target.twin = true;
+        for (uint32_t n = 0; n < JC_CASES && !(em_quick() && em_modules[m].sm != 90); n++) {
+            jc_case it = jc_open(n, target);
+            jc_check(&it, run_joined, &em_modules[m]);
+            jc_close(&it);
+        }
+    }
 }
 
 /* Errors name the member and its value. */
@@ -473,7 +499,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),      cmocka_unit_test(test_one_row), cmocka_unit_test(test_integers),      cmocka_unit_test(test_parts),
                                        cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_pairs), cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_few_forms),
-                                       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_float32_on_gpus), cmocka_unit_test(test_too_many_blocks)};
+                                       cmocka_unit_test(test_joined), cmocka_unit_test(test_refusals),    cmocka_unit_test(test_float32_on_gpus), cmocka_unit_test(test_too_many_blocks)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_every_entry_was_run)};
     const test_cases forms = TEST_CASES(tests), whole = TEST_CASES(last), *const parts[] = {&forms, &kernels_linear_codes_cases, &whole};
     if (!em_open_all(TD_EMU_FOLDER))

@@ -20,6 +20,7 @@
 #include "tests/cases.h"
 #include "tests/interop/vk_util.h"
 #include "tests/kernels/each.h"
+#include "tests/kernels/joined_cases.h"
 #include "tests/kernels/linear_util.h"
 
 static td_cu_device *device;
@@ -196,6 +197,46 @@ static void test_codes(void **state)
         try_forms(codes_shape(n), n, 3);
 }
 
+/* --- A norm and the layer behind it --- */
+
+static void run_joined(void *user, const td_program *program, void *const *views, const uint64_t *bytes, uint32_t count)
+{
+    td_cu_mem mems[JC_MOST_VIEWS] = {{0}}, scratch = {0};
+    uint64_t addresses[JC_MOST_VIEWS] = {0}, sequence;
+    td_stream_submit submit = {.plan = program->plan, .views = addresses, .label = "test"};
+    char why[256] = "";
+    bool signalled;
+    (void)user;
+    for (uint32_t i = 0; i < count; i++)
+        if (views[i]) {
+            must(td_cu_mem_alloc(device, bytes[i], &mems[i], why, sizeof why), why);
+            must(td_cu_copy_to_device(device, mems[i].address, views[i], bytes[i]), "copy");
+            addresses[i] = mems[i].address;
+        }
+    must(td_cu_mem_alloc(device, program->plan->scratch_bytes + 256, &scratch, why, sizeof why), why);
+    submit.scratch = scratch.address;
+    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+    must(td_stream_wait(stream, sequence), "wait");
+    must(td_stream_status(stream, why, sizeof why), why);
+    for (uint32_t i = 0; i < count; i++)
+        if (views[i]) {
+            must(td_cu_copy_to_host(device, views[i], mems[i].address, bytes[i]), "copy");
+            td_cu_mem_free(device, &mems[i]);
+        }
+    td_cu_mem_free(device, &scratch);
+}
+
+/* By one kernel: the same bits as by two. With kernels of command buffers alone: by some of a stream's own it would be tensor maps. */
+static void test_joined(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < JC_CASES; n++) {
+        jc_case it = jc_open(n, td_exec_target(td_cu_device_info(device), false));
+        jc_check(&it, run_joined, NULL);
+        jc_close(&it);
+    }
+}
+
 /* --- Each kernel once or twice, as sanitizers need it --- */
 
 static te_cases each;
@@ -254,6 +295,15 @@ static void each_kernel(td_target target)
     }
     each_form(target, codes_shape(4), false);
     each_form(target, codes_shape(3), true);
+    commands.tensor_maps = false;
+    for (uint32_t n = 0; n < JC_CASES; n++) {
+        jc_case it = jc_open(n, commands);
+        if (te_is_mine(&each, it.joined->plan, false)) {
+            print_message("    %s\n", it.joined->plan->records[0].kernel->entry);
+            jc_check(&it, run_joined, NULL);
+        }
+        jc_close(&it);
+    }
 }
 
 static void test_each(void **state)
@@ -312,7 +362,8 @@ static void test_inline_session(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest forms[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_walks), cmocka_unit_test(test_weights),
-                                       cmocka_unit_test(test_rows_alone), cmocka_unit_test(test_codes)};
+                                       cmocka_unit_test(test_rows_alone), cmocka_unit_test(test_codes),
+                                       cmocka_unit_test(test_joined)};
     const struct CMUnitTest kernel_by_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest sessions[] = {cmocka_unit_test(test_cuda_session), cmocka_unit_test(test_inline_session)};
     char why[512] = "";

@@ -503,18 +503,28 @@ static uint32_t node_of(const td_program *p, uint32_t record)
     return record < p->nodes[0].first_record ? UINT32_MAX : node; /* node_count: the end of the program, that: its begin */
 }
 
-/* Whether a node may read in scratch what another has written: itself, or one whose tensor it has.
+/* Whether what a node does is in another's record: its own, or that of the one behind it that it was joined with. */
+static bool is_in(const td_program *p, uint32_t node, uint32_t with_record)
+{
+    while (node < with_record && p->nodes[node].record_count == 0)
+        node++;
+    return node == with_record;
+}
+
+/* Whether a node may read in scratch what another has written: itself, or one whose tensor it has, or one that was joined with it.
  * The end reads all; the begin has copied uniforms. */
-static bool may_read(const td_graph *graph, uint32_t reader, uint32_t writer)
+static bool may_read(const td_graph *graph, const td_program *p, uint32_t reader, uint32_t writer)
 {
     if (reader == writer || reader == graph->node_count)
         return true;
-    for (uint32_t i = 0; i < graph->nodes[reader].view_count; i++) {
-        const td_graph_tensor *tensor = &graph->tensors[graph->nodes[reader].views[i].tensor];
+    for (uint32_t node = reader + 1; node-- > 0 && is_in(p, node, reader);)
+        for (uint32_t i = 0; i < graph->nodes[node].view_count; i++) {
+            const td_graph_tensor *tensor = &graph->tensors[graph->nodes[node].views[i].tensor];
 
-        if (writer == UINT32_MAX ? tensor->role == TD_ROLE_UNIFORM : tensor->writer == writer)
-            return true;
-    }
+            if (writer == UINT32_MAX ? tensor->role == TD_ROLE_UNIFORM
+                                     : tensor->writer < graph->node_count && is_in(p, tensor->writer, writer))
+                return true;
+        }
     return false;
 }
 
@@ -534,7 +544,7 @@ static void check_scratch(const td_graph *graph, const td_program *p)
 
                     if (!touch(write, 1, &left, 1))
                         continue;
-                    assert_true(may_read(graph, node_of(p, i), node_of(p, k)));
+                    assert_true(may_read(graph, p, node_of(p, i), node_of(p, k)));
                     if (write->begin_bytes <= left.begin_bytes)
                         left.begin_bytes = write->end_bytes;
                     else
