@@ -33,7 +33,10 @@ static const struct tensor {
                                      {"normal_before", 3, TANDEM_NETWORK_INPUT, BEFORE},
                                      {"depth_before", 1, TANDEM_NETWORK_INPUT, BEFORE},
                                      {"history_before", 4, TANDEM_NETWORK_INPUT, BEFORE}};
-enum { WRITTEN = 6, OUT = 7 }; /* the first six are the shader's, in the order of its bindings */
+enum { WRITTEN = 6, HISTORY = 6, OUT = 7 }; /* the first six are the shader's, in the order of its bindings */
+
+const char *const demo_presets[DEMO_PRESETS] = {"fast", "balanced", "high"};
+const char *const demo_preset_files[DEMO_PRESETS] = {"denoise-fast.safetensors", "denoise.safetensors", "denoise-high.safetensors"};
 
 static const uint32_t guides_words[] = {
 #include "shaders/guides.spv.inc"
@@ -79,11 +82,6 @@ uint64_t demo_denoiser_kept_bytes(uint32_t width, uint32_t height)
     return offset_of(DEMO_DENOISER_BINDINGS, KEPT, width, height);
 }
 
-bool demo_denoiser_is_open(const demo_denoiser *d)
-{
-    return d->instance != 0;
-}
-
 bool demo_denoiser_pipeline(demo_engine *e, demo_compute *out)
 {
     VkDescriptorType types[DEMO_MAX_BINDINGS];
@@ -95,36 +93,37 @@ bool demo_denoiser_pipeline(demo_engine *e, demo_compute *out)
 
 /* --- The model --- */
 
-static bool check_numbers(demo_denoiser *d, tandem_session *session, char *why, size_t bytes)
+static bool check_numbers(const demo_denoiser *d, demo_network *n, tandem_session *session, char *why, size_t bytes)
 {
     const char *const names[2] = {"height", "width"};
     const uint32_t values[2] = {d->height, d->width};
     tandem_network info = TANDEM_INIT(tandem_network);
-    if (tandem_model_info(session, d->model, &info) != TANDEM_OK || info.number_count != 2 || info.uniform_count ||
+    if (tandem_model_info(session, n->model, &info) != TANDEM_OK || info.number_count != 2 || info.uniform_count ||
         info.binding_count > DEMO_DENOISER_BINDINGS)
         return fails(why, bytes, "it is no denoiser's: that has the numbers height and width, and at most %d bindings",
                      DEMO_DENOISER_BINDINGS);
-    d->binding_count = info.binding_count;
+    n->binding_count = info.binding_count;
+    n->weight_bytes = info.weight_bytes + info.state_bytes;
     for (uint32_t i = 0; i < 2; i++) {
         tandem_network_number number = TANDEM_INIT(tandem_network_number);
-        const bool known = tandem_model_number(session, d->model, i, &number) == TANDEM_OK;
+        const bool known = tandem_model_number(session, n->model, i, &number) == TANDEM_OK;
         const int which = known && !strcmp(number.name, names[1]);
         if (!known || strcmp(number.name, names[which]) != 0)
             return fails(why, bytes, "it is no denoiser's: its number \"%s\" is neither height nor width", number.name);
         if (values[which] > number.most)
             return fails(why, bytes, "its %s is at most %u, and the frame's is %u", number.name, number.most, values[which]);
-        d->numbers[i] = values[which];
+        n->numbers[i] = values[which];
     }
     return true;
 }
 
-static bool check_bindings(demo_denoiser *d, tandem_session *session, char *why, size_t bytes)
+static bool check_bindings(const demo_denoiser *d, demo_network *n, tandem_session *session, char *why, size_t bytes)
 {
     bool has_out = false;
-    for (uint32_t i = 0; i < d->binding_count; i++) {
+    for (uint32_t i = 0; i < n->binding_count; i++) {
         tandem_network_tensor t = TANDEM_INIT(tandem_network_tensor);
         uint32_t which = 0;
-        if (tandem_model_binding(session, d->model, d->numbers, 2, i, &t) != TANDEM_OK) {
+        if (tandem_model_binding(session, n->model, n->numbers, 2, i, &t) != TANDEM_OK) {
             tandem_error_text(session, why, bytes);
             return false;
         }
@@ -135,7 +134,8 @@ static bool check_bindings(demo_denoiser *d, tandem_session *session, char *why,
         if (t.dtype != TANDEM_DTYPE_F32 || t.dimensions != 3 || t.shape[1] != d->height || t.shape[2] != d->width ||
             t.shape[3] != tensors[which].channels)
             return fails(why, bytes, "its \"%s\" is not F32, [height, width, %u]", t.name, tensors[which].channels);
-        d->binds[i] = which;
+        n->binds[i] = which;
+        n->has_history = n->has_history || which == HISTORY;
         has_out = has_out || which == OUT;
     }
     return has_out || fails(why, bytes, "it is no denoiser's: it has no output \"out\"");
@@ -194,38 +194,71 @@ static bool unload(demo_denoiser *d, tandem_session *session)
             tandem_mem_destroy(session, d->kept[i]);
     if (d->nothing)
         tandem_mem_destroy(session, d->nothing);
-    if (d->model)
-        tandem_model_destroy(session, d->model);
+    for (int i = 0; i < DEMO_PRESETS; i++)
+        if (d->networks[i].model)
+            tandem_model_destroy(session, d->networks[i].model);
     *d = (demo_denoiser){0};
     return false;
 }
 
-bool demo_denoiser_load(demo_denoiser *d, tandem_session *session, const char *path, uint32_t width, uint32_t height,
-                        char *why, size_t why_bytes)
+/* Ready to run, so that no frame waits for it. */
+static bool load_network(const demo_denoiser *d, demo_network *n, tandem_session *session, const char *path, char *why,
+                         size_t why_bytes)
 {
-    *d = (demo_denoiser){.width = width, .height = height};
+    tandem_prepared prepared = TANDEM_INIT(tandem_prepared);
     why[0] = 0;
-    bool ok = tandem_model_load(session, path, &d->model) == TANDEM_OK;
+    bool ok = tandem_model_load(session, path, &n->model) == TANDEM_OK;
     if (!ok) {
         tandem_error_text(session, why, why_bytes);
         leave_path_out(why, path);
     }
-    ok = ok && check_numbers(d, session, why, why_bytes) && check_bindings(d, session, why, why_bytes);
-    if (ok && (tandem_model_instance(session, d->model, &TANDEM_INIT(tandem_instance_desc), &d->instance) != TANDEM_OK ||
-               tandem_model_prepare(session, d->instance, d->numbers, 2) != TANDEM_OK)) {
+    ok = ok && check_numbers(d, n, session, why, why_bytes) && check_bindings(d, n, session, why, why_bytes);
+    if (ok && (tandem_model_instance(session, n->model, &TANDEM_INIT(tandem_instance_desc), &n->instance) != TANDEM_OK ||
+               tandem_model_prepare(session, n->instance, n->numbers, 2) != TANDEM_OK ||
+               tandem_model_prepared(session, n->instance, n->numbers, 2, &prepared) != TANDEM_OK)) {
         tandem_error_text(session, why, why_bytes);
         ok = false;
     }
-    return (ok && create_kept(d, session, why, why_bytes)) || unload(d, session);
+    n->scratch_bytes = prepared.scratch_bytes;
+    if (!ok && n->model)
+        tandem_model_destroy(session, n->model);
+    if (!ok)
+        *n = (demo_network){0};
+    return ok;
 }
 
-bool demo_denoiser_open(demo_denoiser *d, demo_engine *e, const integration *tandem, const char *path, uint32_t width,
+bool demo_denoiser_load(demo_denoiser *d, tandem_session *session, const char *paths[DEMO_PRESETS], uint32_t first, uint32_t width,
                         uint32_t height, char *why, size_t why_bytes)
+{
+    *d = (demo_denoiser){.preset = first, .width = width, .height = height};
+    bool ok = load_network(d, &d->networks[first], session, paths[first], why, why_bytes) &&
+              create_kept(d, session, why, why_bytes);
+    for (uint32_t i = 0; ok && i < DEMO_PRESETS; i++) {
+        char reason[400];
+        if (i == first || !paths[i] || load_network(d, &d->networks[i], session, paths[i], reason, sizeof reason))
+            continue;
+        demo_fail("without the preset %s: %s: %s", demo_presets[i], paths[i], reason);
+        paths[i] = NULL;
+    }
+    return ok || unload(d, session);
+}
+
+uint32_t demo_denoiser_preset_after(const demo_denoiser *d, uint32_t preset)
+{
+    uint32_t after = preset;
+    do
+        after = (after + 1) % DEMO_PRESETS;
+    while (after != preset && !d->networks[after].instance);
+    return after;
+}
+
+bool demo_denoiser_open(demo_denoiser *d, demo_engine *e, const integration *tandem, const char *paths[DEMO_PRESETS],
+                        uint32_t first, uint32_t width, uint32_t height, char *why, size_t why_bytes)
 {
     const uint32_t largest = e->properties.limits.maxStorageBufferRange;
     if (bytes_of(0, width, height) > largest)
         return fails(why, why_bytes, "%ux%u pixels are more than this device binds of a buffer, %u bytes", width, height, largest);
-    return demo_denoiser_load(d, tandem->session, path, width, height, why, why_bytes) &&
+    return demo_denoiser_load(d, tandem->session, paths, first, width, height, why, why_bytes) &&
            (clear(d, e, tandem, why, why_bytes) || unload(d, tandem->session));
 }
 
@@ -292,22 +325,23 @@ static tandem_view view_of(const demo_denoiser *d, tandem_mem mem, uint32_t tens
 void demo_denoiser_job(const demo_denoiser *d, const integration_slot *slot, tandem_view views[DEMO_DENOISER_BINDINGS],
                        tandem_job *job)
 {
+    const demo_network *n = &d->networks[d->preset];
     const tandem_mem now = d->kept[d->turn % DEMO_DENOISER_KEPT];
     const tandem_mem before = d->cut ? d->nothing : d->kept[(d->turn + DEMO_DENOISER_KEPT - 1) % DEMO_DENOISER_KEPT];
     const tandem_mem mems[] = {[INPUT] = slot->input, [KEPT] = now, [OUTPUT] = slot->output, [BEFORE] = before};
-    for (uint32_t i = 0; i < d->binding_count; i++)
-        views[i] = view_of(d, mems[tensors[d->binds[i]].place], d->binds[i]);
+    for (uint32_t i = 0; i < n->binding_count; i++)
+        views[i] = view_of(d, mems[tensors[n->binds[i]].place], n->binds[i]);
     *job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_RUN);
-    job->op.run = (tandem_run){.instance = d->instance,
+    job->op.run = (tandem_run){.instance = n->instance,
                                .bindings = views,
-                               .binding_count = d->binding_count,
-                               .numbers = d->numbers,
+                               .binding_count = n->binding_count,
+                               .numbers = n->numbers,
                                .number_count = 2};
 }
 
 void demo_denoiser_go_on(demo_denoiser *d, bool well)
 {
-    d->has_before = well;
+    d->has_before = well && d->networks[d->preset].has_history;
     d->turn++;
 }
 

@@ -16,8 +16,7 @@
 
 #include "shaders/filter_shared.h"
 
-const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-over (to)", "attention",
-                                                   "hand-over (back)",
+const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack", "hand-over (to)", "attention", "hand-over (back)",
                                                    "unpack", "present"};
 
 const char *const demo_effects[DEMO_EFFECTS] = {"filter", "denoise"};
@@ -205,8 +204,8 @@ static bool open_denoiser(demo_pipeline *p, demo_station *st, char *text, size_t
 {
     const bool trying = p->trying;
     p->trying = true; /* what is wrong is said once, here */
-    const bool ok = demo_denoiser_open(&st->denoiser, p->engine, &st->tandem, p->options.model, p->options.width,
-                                       p->options.height, text, bytes);
+    const bool ok = demo_denoiser_open(&st->denoiser, p->engine, &st->tandem, p->options.models, p->options.preset,
+                                       p->options.width, p->options.height, text, bytes);
     p->trying = trying;
     return ok;
 }
@@ -306,9 +305,10 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
     if (!create_station(p, p->station, options->rung, why, sizeof why))
         return demo_fail("no session on %s: %s", e->properties.deviceName, why);
     p->info = p->station->tandem.info;
-    p->has_denoiser = options->model && open_denoiser(p, p->station, p->no_denoiser, sizeof p->no_denoiser);
+    const char *model = options->models[options->preset];
+    p->has_denoiser = model && open_denoiser(p, p->station, p->no_denoiser, sizeof p->no_denoiser);
     if (options->model_asked && !p->has_denoiser)
-        return demo_fail("--model %s: %s", options->model, p->no_denoiser);
+        return demo_fail("--model %s: %s", model, p->no_denoiser);
     /* The CPU rung computes on the cores that render: a second frame in flight would add delay and win nothing. */
     p->in_flight = options->in_flight ? options->in_flight : p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
     for (uint32_t i = 0; i < DEMO_SLOTS; i++) {
@@ -489,6 +489,7 @@ static void record_features(demo_pipeline *p, VkCommandBuffer commands, demo_slo
 static tandem_status record_guides(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
     const demo_guides guides = {&s->radiance, &s->albedo, &s->normal, &s->position};
+    s->station->denoiser.preset = s->request.preset;
     struct td_scene_push camera = {0};
     demo_scene_camera(p->options.scene, &s->request.cast, s->request.seconds, p->options.width, p->options.height, &camera);
     return demo_denoiser_write(&s->station->denoiser, p->engine, &p->guides, &s->station->tandem, s->job, commands, &guides,
@@ -622,8 +623,8 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     const bool network = request->effect == DEMO_EFFECT_DENOISE;
     if (network) /* it has no tokens */
         s->request.exact = s->request.probe = s->request.trial = false;
-    s->outcome =
-        (demo_frame_result){.index = request->index, .rung = st->tandem.info.rung, .effect = request->effect};
+    s->outcome = (demo_frame_result){
+        .index = request->index, .rung = st->tandem.info.rung, .effect = request->effect, .preset = request->preset};
     s->outcome.shift_x = shift_of(request->index, p->options.width, 7);
     s->outcome.shift_y = shift_of(request->index, p->options.height, 5);
     s->ticket = s->second_ticket = 0;

@@ -53,8 +53,9 @@ typedef struct demo_frame_options {
     uint32_t in_flight;         /* frames under way at once; 0: by the rung */
     double inject_ms[DEMO_STAGES];
     double inject_error;
-    const char *model;          /* the denoiser's; NULL: there is none, and no frame may ask for it */
-    bool model_asked;           /* it is that or none: without it there is no pipeline */
+    const char *models[DEMO_PRESETS]; /* the denoiser's files; NULL: there is none, and no frame may ask for it */
+    uint32_t preset;            /* to begin with: without that file no frame may ask for the others, either */
+    bool model_asked;           /* it is a file of somebody's own, in place of all presets: without it there is no pipeline */
     void (*log)(void *user, int level, const char *text);
     void *log_user;
 } demo_frame_options;
@@ -65,6 +66,7 @@ typedef struct demo_frame_request {
     double seconds;     /* on the camera's path */
     demo_cast cast;     /* of a scene that has one */
     uint32_t effect;    /* demo_effect */
+    uint32_t preset;    /* DENOISE: demo_preset, one that there is */
     bool cut;           /* DENOISE: without the frames before */
     bool jitter;        /* rays anywhere in their pixel, so that many samples smooth edges: as the network was trained on.
                            The filter takes a pixel for one surface: it does better with rays through the middle */
@@ -81,7 +83,7 @@ typedef struct demo_frame_result {
     double stage_ms[DEMO_STAGES];
     double frame_ms;                 /* by the GPU's clock alone */
     uint64_t submit_ns;              /* of the job */
-    uint32_t effect;                 /* demo_effect */
+    uint32_t effect, preset;         /* demo_effect, demo_preset */
     uint32_t precision;              /* that was used */
     uint32_t rung;                   /* tandem_rung */
     bool cut;                        /* DENOISE: the frames before did not count */
@@ -135,7 +137,7 @@ typedef struct demo_pipeline {
     uint32_t in_flight;   /* 1 or 2 */
     uint32_t max_tiles;
     uint64_t q_bytes, k_bytes, v_bytes, o_bytes;
-    bool has_denoiser;
+    bool has_denoiser;     /* the preset to begin with, at least */
     char no_denoiser[400]; /* why not, where there was a model */
     demo_compute scene, features, composite, guides;
     struct td_scene_block first_block; /* of the scene to begin with, which says how many of everything there are */

@@ -109,6 +109,7 @@ static demo_frame_request request_of(const headless *h, uint32_t index, bool exa
                                 .seconds = index / FRAMES_A_SECOND,
                                 .cast = h->tavern ? h->tavern->cast : h->cast,
                                 .effect = h->options->effect,
+                                .preset = h->options->frame.preset,
                                 .cut = index == 0,
                                 .jitter = h->options->effect == DEMO_EFFECT_DENOISE,
                                 .precision = automatic ? demo_adapt_precision(&h->adapt) : h->options->precision,
@@ -386,7 +387,7 @@ static bool write_attention(headless *h)
     if (h->last.effect != DEMO_EFFECT_DENOISE || !h->last.denoised)
         return demo_fail("--attention-at: the last frame is not the trained network's");
     float *picture = malloc(h->picture_floats * sizeof(float)), *maps = malloc(2 * pixels * sizeof(float));
-    demo_mixture *m = picture && maps ? demo_mixture_open(h->pipeline) : NULL;
+    demo_mixture *m = picture && maps ? demo_mixture_open(h->pipeline, h->last.preset) : NULL;
     bool ok = m && demo_mixture_frame(m, h->pipeline, last_slot(h)) && demo_image_read(h->engine, &last_slot(h)->result, picture) &&
               demo_mixture_at(m, at[0], at[1], maps, maps + pixels, &h->attention);
     if (ok) {
@@ -403,13 +404,14 @@ static bool write_attention(headless *h)
 
 /* The frame once more, without frames before it: how near to the reference an effect comes. NaN if it did not come to a
  * picture. */
-static bool judge_again(headless *h, const judged *j, uint32_t effect, const float *reference, double *db)
+static bool judge_again(headless *h, const judged *j, uint32_t effect, uint32_t preset, const float *reference, double *db)
 {
     demo_slot *slot = spare_slot(h);
     demo_frame_request request = request_of(h, j->index, false);
     demo_frame_result frame;
     float *picture = malloc(h->picture_floats * sizeof(float));
     request.effect = effect;
+    request.preset = preset;
     request.cast = j->cast;
     request.cut = true;
     request.precision = TANDEM_PRECISION_AUTO;
@@ -425,12 +427,18 @@ static bool judge_again(headless *h, const judged *j, uint32_t effect, const flo
 static bool judge_others(headless *h, const judged *j, const float *reference)
 {
     demo_quality *q = &h->report.quality;
-    double filter = 0, single = 0;
+    double db = 0;
+    const uint32_t preset = h->options->frame.preset;
     const bool denoises = h->options->effect == DEMO_EFFECT_DENOISE;
-    const bool ok = (!denoises || judge_again(h, j, DEMO_EFFECT_FILTER, reference, &filter)) &&
-                    (!h->pipeline->has_denoiser || judge_again(h, j, DEMO_EFFECT_DENOISE, reference, &single));
-    q->filter_db += denoises ? filter / h->judged_done : 0;
-    q->single_db += single / h->judged_done;
+    bool ok = !denoises || judge_again(h, j, DEMO_EFFECT_FILTER, preset, reference, &db);
+    q->filter_db += denoises ? db / h->judged_done : 0;
+    for (uint32_t i = 0; ok && i < DEMO_PRESETS; i++) {
+        if (!h->pipeline->station->denoiser.networks[i].instance)
+            continue;
+        ok = judge_again(h, j, DEMO_EFFECT_DENOISE, i, reference, &db);
+        q->preset_db[i] += db / h->judged_done;
+    }
+    q->single_db = q->preset_db[preset];
     return ok;
 }
 
@@ -488,6 +496,7 @@ static bool write_overlay(headless *h)
 {
     char path[4200], why[96];
     demo_pipeline *p = h->pipeline;
+    const uint32_t preset = p->options.preset, next = demo_denoiser_preset_after(&p->station->denoiser, preset);
     demo_screen screen;
     demo_view view = demo_first_view(h->options->precision);
     demo_overlay_data data = {.info = &p->info,
@@ -496,6 +505,8 @@ static bool write_overlay(headless *h)
                               .effect = h->options->effect,
                               .has_denoiser = p->has_denoiser,
                               .model = h->report.model,
+                              .preset = h->report.preset,
+                              .next_preset = next == preset ? NULL : demo_presets[next],
                               .in_history = h->frames,
                               .notice = p->trouble[0] ? p->trouble : NULL,
                               .warns = true,
@@ -594,6 +605,11 @@ static void print_summary(const headless *h)
     if (r->quality.oidn)
         printf(", Open Image Denoise %.2f dB (%.1f ms; %s)", r->quality.oidn_db, r->quality.oidn_ms, r->quality.oidn);
     printf("; seams %.3f\n", r->seams_ratio);
+    for (int i = 0; network && r->preset && i < DEMO_PRESETS; i++)
+        if (r->networks[i].instance)
+            printf("%s %-8s %.2f dB of single frames, %.1f MB of weights, %.1f MB of scratch memory\n",
+                   demo_presets[i] == r->preset ? "preset in use:   " : "preset beside it:", demo_presets[i],
+                   r->quality.preset_db[i], 1e-6 * (double)r->networks[i].weight_bytes, 1e-6 * (double)r->networks[i].scratch_bytes);
     for (uint32_t i = 0; i < h->stay_count; i++) {
         const demo_stay *s = &h->stays[i];
         printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, job %.3f ms, "
@@ -641,7 +657,9 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o, d
     sum_up_stays(h);
     h->report.info = &p->info;
     h->report.effect = o->effect;
-    h->report.model = p->has_denoiser ? p->options.model : NULL;
+    h->report.model = p->has_denoiser ? p->options.models[p->options.preset] : NULL;
+    h->report.preset = p->has_denoiser && !p->options.model_asked ? demo_presets[p->options.preset] : NULL;
+    h->report.networks = p->station->denoiser.networks;
     h->report.timings = &h->timings;
     h->report.frames = h->frames;
     h->report.width = h->width;

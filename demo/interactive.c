@@ -46,6 +46,7 @@ typedef struct interactive {
     uint64_t other_frame; /* that one, and by which of them; DEMO_WIPE_NONE: of none */
     demo_wipe other_by;
     demo_mixture *mixture; /* NULL until somebody asks where light comes from */
+    uint32_t mixture_preset;
     uint64_t mixture_frame; /* 1 + the frame that it has; 0: none */
     uint32_t asked[2];      /* the pixel */
     bool asks;
@@ -54,7 +55,7 @@ typedef struct interactive {
     demo_slot *referred;      /* whose view p->reference has; NULL: none's */
     uint32_t reference_step;  /* samples at once */
     uint32_t measured;        /* samples that the quality was last measured against */
-    uint32_t rung;   /* of the frames that were learnt from */
+    uint32_t rung, preset; /* of the frames that were learnt from */
     demo_tavern *tavern; /* or NULL */
     demo_cast cast;      /* of scenes without one */
     demo_shown shown_people;
@@ -107,6 +108,14 @@ static demo_wipe first_wipe(const interactive *w)
     return w->tavern ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY;
 }
 
+/* Whoever rests goes on, without what is there for a picture that rests. */
+static void go_on(interactive *w)
+{
+    demo_view *v = &w->view;
+    v->paused = false;
+    v->wipe = v->wipe == DEMO_WIPE_REFERENCE || v->wipe == DEMO_WIPE_MAP ? first_wipe(w) : v->wipe;
+}
+
 static void change_effect(interactive *w)
 {
     demo_view *v = &w->view;
@@ -120,6 +129,26 @@ static void change_effect(interactive *w)
     v->paused = false;
     say(w, 2.5, v->effect == DEMO_EFFECT_FILTER ? "now: a filter by attention, which nobody trained" : "now: the trained network");
     start_again(w);
+}
+
+/* Frames that begin from now on are the next preset's, which goes on from what this one has left. */
+static void change_preset(interactive *w)
+{
+    demo_view *v = &w->view;
+    const uint32_t next = demo_denoiser_preset_after(&w->pipeline->station->denoiser, v->preset);
+    char text[80];
+    if (v->effect != DEMO_EFFECT_DENOISE) {
+        say(w, 3.0, "this key is the network's, which N shows");
+        return;
+    }
+    if (next == v->preset) {
+        say(w, 4.0, w->options->frame.model_asked ? "there are no presets of your own network" : "there is no other preset here");
+        return;
+    }
+    v->preset = next;
+    go_on(w);
+    snprintf(text, sizeof text, "now: the network's preset %s", demo_presets[next]);
+    say(w, 2.5, text);
 }
 
 /* Many samples take their time, in which the camera rests. */
@@ -200,6 +229,7 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 'a': v->wipe = v->wipe == DEMO_WIPE_NOISY ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY; break;
     case 'b': v->wipe = v->wipe == DEMO_WIPE_EXACT ? DEMO_WIPE_NONE : DEMO_WIPE_EXACT; break;
     case 'n': change_effect(w); break;
+    case 'm': change_preset(w); break;
     case 'o': compare_with_other(w, DEMO_WIPE_OIDN); break;
     case 'x': compare_with_other(w, DEMO_WIPE_BOX); break;
     case 'r': compare_with_reference(w); break;
@@ -296,9 +326,15 @@ static void learn(interactive *w, const demo_frame_result *frame, demo_slot *slo
 {
     double sorted[DEMO_HISTORY];
     const double now = now_seconds();
+    const demo_denoiser *denoiser = &slot->station->denoiser;
+    const uint32_t next = demo_denoiser_preset_after(denoiser, frame->preset);
     /* The figures are those of one rung, and of one effect. */
-    if (frame->rung != w->rung || frame->effect != w->data.effect)
+    if (frame->rung != w->rung || frame->effect != w->data.effect || frame->preset != w->preset)
         w->history_count = 0;
+    w->preset = frame->preset;
+    w->data.model = w->pipeline->options.models[frame->preset];
+    w->data.preset = w->options->frame.model_asked ? NULL : demo_presets[frame->preset];
+    w->data.next_preset = next == frame->preset ? NULL : demo_presets[next];
     w->data.effect = frame->effect;
     w->data.in_history = frame->effect != DEMO_EFFECT_DENOISE || !frame->denoised ? 0 : frame->cut ? 1 : w->data.in_history + 1;
     w->referred = NULL;
@@ -468,8 +504,7 @@ static bool change_scene(interactive *w)
     w->history_count = 0;
     w->data.quality = (demo_quality){.oidn = w->data.quality.oidn};
     w->data.reference_samples = 0;
-    w->view.paused = false;
-    w->view.wipe = w->view.wipe == DEMO_WIPE_REFERENCE || w->view.wipe == DEMO_WIPE_MAP ? first_wipe(w) : w->view.wipe;
+    go_on(w);
     w->path_seconds = 0;
     start_again(w);
     say(w, 2.5, w->data.scene);
@@ -526,7 +561,12 @@ static bool answer_map(interactive *w)
         say(w, 4.0, "this is of the trained network, which N shows");
         return true;
     }
-    w->mixture = w->mixture ? w->mixture : demo_mixture_open(w->pipeline);
+    if (w->mixture && w->mixture_preset != w->preset) {
+        demo_mixture_close(w->mixture);
+        w->mixture = NULL;
+    }
+    w->mixture = w->mixture ? w->mixture : demo_mixture_open(w->pipeline, w->preset);
+    w->mixture_preset = w->preset;
     float *picture = malloc(4 * pixels * sizeof *picture), *maps = malloc(2 * pixels * sizeof *maps);
     demo_mixture_sum sum;
     bool ok = w->mixture && picture && maps &&
@@ -622,6 +662,7 @@ static bool step(interactive *w, demo_trace *trace, double delta)
                                         .seconds = w->path_seconds,
                                         .cast = w->tavern ? w->tavern->cast : w->cast,
                                         .effect = w->view.effect,
+                                        .preset = w->view.preset,
                                         .jitter = w->view.effect == DEMO_EFFECT_DENOISE,
                                         .precision = automatic ? demo_adapt_precision(&w->adapt) : w->view.precision,
                                         .smooth = w->view.smooth ? w->view.smooth : TANDEM_SMOOTH_NONE,
@@ -650,8 +691,9 @@ static void set_title(interactive *w)
     const bool f16 = w->data.precision_used == TANDEM_PRECISION_F16;
     const bool network = w->data.effect == DEMO_EFFECT_DENOISE;
     const char *precision = !w->data.denoised ? "not filtered" : network ? "trained denoiser" : f16 ? "16-bit" : "8-bit";
-    snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames shown a second", w->data.scene, precision,
-             w->data.frames_per_second);
+    const char *preset = w->data.denoised && network && w->data.preset ? w->data.preset : "";
+    snprintf(title, sizeof title, "Tandem: %s, %s%s%s, %.1f frames shown a second", w->data.scene, precision, *preset ? " " : "",
+             preset, w->data.frames_per_second);
     w->display->table->title(w->display->window, title);
 }
 
@@ -723,12 +765,13 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                                .effect = o->effect,
                                .has_denoiser = p->has_denoiser,
                                .has_oidn = demo_oidn_is_there(o->oidn),
-                               .model = p->options.model,
+                               .model = p->options.models[p->options.preset],
                                .width = p->options.width,
                                .height = p->options.height,
                                .in_flight = p->in_flight}};
     w.data.why = w.why;
     w.view.effect = o->effect;
+    w.view.preset = o->frame.preset;
     start_again(&w);
     demo_scene_cast(&w.cast);
     if (demo_scene_has_cast(o->frame.scene)) {

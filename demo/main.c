@@ -50,15 +50,35 @@ static const demo_window_table *load_window(void **library, char *why, size_t wh
 /* The network was not asked for by name, and is not there: what needs no weights does it. */
 static bool settle_effect(demo_options *o, const demo_pipeline *p)
 {
+    const char *model = o->frame.models[o->frame.preset], *file = model ? model : "";
+    const char *why = model ? p->no_denoiser : "there is no denoise.safetensors beside the program";
+    if (o->preset_given && !p->has_denoiser)
+        return demo_fail("--preset %s: %s: %s", demo_presets[o->frame.preset], file, why);
     if (o->effect != DEMO_EFFECT_DENOISE || p->has_denoiser)
         return true;
-    const char *why = o->frame.model ? p->no_denoiser : "there is no denoise.safetensors beside the program";
-    const char *file = o->frame.model ? o->frame.model : "";
     if (o->effect_given)
         return demo_fail("--effect denoise: %s%s%s", file, *file ? ": " : "", why);
     demo_fail("without the trained network, by the filter instead: %s%s%s", file, *file ? ": " : "", why);
     o->effect = DEMO_EFFECT_FILTER;
     return true;
+}
+
+/* Those whose files are there. False where the one that was asked for is not. */
+static bool find_presets(demo_options *o)
+{
+    static char paths[DEMO_PRESETS][PATH_MAX];
+    char list[64] = "";
+    if (o->frame.model_asked)
+        return true;
+    for (int i = 0; i < DEMO_PRESETS; i++) {
+        if (!demo_asset_find(demo_preset_files[i], paths[i], sizeof paths[i]))
+            continue;
+        o->frame.models[i] = paths[i];
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", demo_presets[i]);
+    }
+    return !o->preset_given || o->frame.models[o->frame.preset] ||
+           demo_fail("--preset %s: there is no %s beside the program; presets that there are: %s", demo_presets[o->frame.preset],
+                     demo_preset_files[o->frame.preset], *list ? list : "none");
 }
 
 /* What is compared with, where it is; false where it was asked for by name and is not. A window opens it when it is to be seen. */
@@ -77,7 +97,7 @@ int main(int argc, char **argv)
     demo_options options;
     static demo_engine engine;
     static demo_pipeline pipeline;
-    static char model[PATH_MAX], npc[PATH_MAX];
+    static char npc[PATH_MAX];
     demo_display display = {0};
     demo_oidn *oidn = NULL;
     void *library = NULL;
@@ -94,6 +114,8 @@ int main(int argc, char **argv)
         demo_options_help();
         return 0;
     }
+    if (!find_presets(&options))
+        return 2;
     if (!options.headless) {
         display.table = load_window(&library, why, sizeof why);
         if (display.table)
@@ -142,8 +164,6 @@ int main(int argc, char **argv)
     options.talk.threads = options.frame.threads;
     if (!options.talk.path && demo_asset_find("npc.gguf", npc, sizeof npc))
         options.talk.path = npc;
-    if (!options.frame.model && demo_asset_find("denoise.safetensors", model, sizeof model))
-        options.frame.model = model;
     if (!demo_pipeline_create(&pipeline, &engine, &options.frame) || !settle_effect(&options, &pipeline) ||
         !open_oidn(&options, &pipeline, &oidn))
         goto end;

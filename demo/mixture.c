@@ -244,16 +244,16 @@ static bool read_gathers(demo_mixture *m, const td_safetensors *file, const json
     return true;
 }
 
-static bool open_model(demo_mixture *m, const demo_pipeline *p)
+static bool open_model(demo_mixture *m, const char *model)
 {
     char path[4200], why[400] = "";
     td_safetensors file;
     json_t *graph = NULL;
-    if (td_safetensors_open(p->options.model, &file, why, sizeof why) != TANDEM_OK)
-        return fails("--model \"%s\": %s", p->options.model, why);
+    if (td_safetensors_open(model, &file, why, sizeof why) != TANDEM_OK)
+        return fails("%s: %s", model, why);
     const char *text = td_safetensors_find_text(&file, "tandem.graph");
     graph = text ? json_loads(text, 0, NULL) : NULL;
-    bool ok = graph || fails("there is no graph in %s", p->options.model);
+    bool ok = graph || fails("there is no graph in %s", model);
     if (ok) {
         show_all(graph);
         ok = write_copy(&file, graph, path, sizeof path);
@@ -275,7 +275,7 @@ static bool open_model(demo_mixture *m, const demo_pipeline *p)
     return ok;
 }
 
-demo_mixture *demo_mixture_open(const demo_pipeline *p)
+demo_mixture *demo_mixture_open(const demo_pipeline *p, uint32_t preset)
 {
     char why[400] = "";
     demo_mixture *m = calloc(1, sizeof *m);
@@ -288,7 +288,7 @@ demo_mixture *demo_mixture_open(const demo_pipeline *p)
         m->width = p->options.width;
         m->height = p->options.height;
     }
-    if (m && tandem_session_create(&desc, &m->session) == TANDEM_OK && open_model(m, p))
+    if (m && tandem_session_create(&desc, &m->session) == TANDEM_OK && open_model(m, p->options.models[preset]))
         return m;
     if (!m || !m->session)
         fails("%s", why[0] ? why : "out of memory");

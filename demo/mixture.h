@@ -20,8 +20,8 @@ typedef struct demo_mixture_sum {
     double mixed[3], network[3]; /* the pixel's radiance: by those weights from what was measured, and as the network has it */
 } demo_mixture_sum;
 
-/* NULL after one line on stderr, if the file's graph is none that can be followed. */
-demo_mixture *demo_mixture_open(const demo_pipeline *p);
+/* Of frames of that preset. NULL after one line on stderr, if its file's graph is none that can be followed. */
+demo_mixture *demo_mixture_open(const demo_pipeline *p, uint32_t preset);
 void demo_mixture_close(demo_mixture *m);
 /* The network once more on what a finished frame read: the last that began, and the denoiser's. */
 bool demo_mixture_frame(demo_mixture *m, demo_pipeline *p, demo_slot *slot);

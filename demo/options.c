@@ -24,7 +24,9 @@ void demo_options_help(void)
     printf("  --effect E            what cleans the picture: denoise, a trained network that also uses the frames before, or\n"
            "                        filter, attention that nobody trained (default: denoise; filter where an option of its own\n"
            "                        is given)\n"
-           "  --model F             denoise: the network's file (default: denoise.safetensors beside the program)\n"
+           "  --preset P            denoise: the network to begin with: fast, balanced, high, as far as their files are beside the\n"
+           "                        program (default: balanced)\n"
+           "  --model F             denoise: a network of your own, in place of them all\n"
            "  --mode M              filter: precision: auto, f16, 8b (default: auto)\n"
            "  --max-error X         filter: auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
            "  --backend B           auto, cuda, cpu (default: auto)\n"
@@ -47,7 +49,7 @@ void demo_options_help(void)
            "  --inject error:X      filter: raise the relative L1 error of the output that is measured by X\n"
            "  --help                this\n"
            "\n"
-           "Keys: H in the window lists them; N goes from one effect to the other.\n"
+           "Keys: H in the window lists them; N goes from one effect to the other, M from one preset to the next.\n"
            "TANDEM_DEMO_VALIDATE=1 turns the Vulkan validation layer on, synchronisation included.\n");
 }
 
@@ -164,8 +166,8 @@ static void note_filter_option(demo_options *o, const char *name)
 bool demo_options_parse(int argc, char **argv, demo_options *o)
 {
     static const char *const caches[] = {"f16", "k8v8", "k4v8"};
-    const char *validate = getenv("TANDEM_DEMO_VALIDATE");
-    *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1}};
+    const char *validate = getenv("TANDEM_DEMO_VALIDATE"), *model = NULL;
+    *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1, .preset = DEMO_PRESET_BALANCED}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value;
@@ -192,7 +194,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
                                             "--samples", "--in-flight", "--max-error", "--rung", "--ladder",
-                                            "--effect", "--model", "--oidn", "--attention-at", "--npc-model", "--npc-budget", "--npc-cache"};
+                                            "--effect", "--preset", "--model", "--oidn", "--attention-at", "--npc-model",
+                                            "--npc-budget", "--npc-cache"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -216,9 +219,11 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         else if (!strcmp(name, "--effect"))
             o->effect_given = ok = parse_choice(name, value, demo_effects, DEMO_EFFECTS - 1, &o->effect);
         else if (!strcmp(name, "--model")) {
-            o->frame.model = value;
+            model = value;
             o->frame.model_asked = true;
-        } else if (!strcmp(name, "--mode"))
+        } else if (!strcmp(name, "--preset"))
+            o->preset_given = ok = parse_choice(name, value, demo_presets, DEMO_PRESETS - 1, &o->frame.preset);
+        else if (!strcmp(name, "--mode"))
             ok = parse_choice(name, value, demo_precisions, TANDEM_PRECISION_8B, &o->precision);
         else if (!strcmp(name, "--backend"))
             ok = parse_choice(name, value, demo_backends, TANDEM_BACKEND_CPU, &o->frame.backend);
@@ -264,8 +269,11 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
     }
     if (o->talk_only && !demo_scene_has_cast(o->frame.scene))
         return demo_fail("%s: is for --scene tavern", o->talk_only);
+    if (o->preset_given && o->frame.model_asked)
+        return demo_fail("--preset %s: there are none beside --model %s", demo_presets[o->frame.preset], model);
+    o->frame.models[o->frame.preset] = model;
     if (!o->effect_given)
-        o->effect = o->filter_only && !o->frame.model_asked ? DEMO_EFFECT_FILTER : DEMO_EFFECT_DENOISE;
+        o->effect = o->filter_only && !o->frame.model_asked && !o->preset_given ? DEMO_EFFECT_FILTER : DEMO_EFFECT_DENOISE;
     if (o->effect == DEMO_EFFECT_FILTER && o->attention_given)
         return demo_fail("--attention-at: is the trained network's, which --effect denoise asks for");
     if (o->effect == DEMO_EFFECT_DENOISE && o->filter_only)

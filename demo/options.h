@@ -13,7 +13,7 @@ typedef struct demo_options {
     bool headless, help, verbose, validate;
     uint32_t frames; /* 0 in a window: until it is closed */
     uint32_t effect; /* demo_effect */
-    bool effect_given, scene_given;
+    bool effect_given, scene_given, preset_given;
     uint32_t precision;
     uint32_t samples; /* of the reference */
     bool samples_given;

@@ -35,7 +35,8 @@ enum { DEMO_STAYS = 64 };
 
 /* PSNR over the frames that were judged, in dB. 0: not known. */
 typedef struct demo_quality {
-    double filter_db, single_db; /* the filter's; the network's on single frames */
+    double filter_db, single_db;    /* the filter's; the network's on single frames */
+    double preset_db[DEMO_PRESETS]; /* each preset's on single frames */
     double oidn_db, oidn_ms;     /* Open Image Denoise, and how long it takes a frame */
     const char *oidn;            /* its version and device; NULL: it is not there */
 } demo_quality;
@@ -45,6 +46,8 @@ typedef struct demo_report {
     const demo_timings *timings;
     uint32_t effect;   /* demo_effect */
     const char *model; /* file, or NULL: there is none */
+    const char *preset; /* its name; NULL: it is none */
+    const demo_network *networks; /* DEMO_PRESETS, those that there are */
     uint32_t frames, width, height, precision;
     demo_accuracy accuracy;
     double noisy_db, box_db, result_db, seams_ratio;

@@ -221,6 +221,8 @@ void panel_network(Pen &pen, const demo_overlay_data *d)
             d->denoised ? GOOD : WARNING);
     pen.row("Uses", history_text(d, false).c_str());
     pen.row("Weights", d->model ? name_of(d->model) : "-");
+    if (d->preset)
+        pen.row("Preset", d->next_preset ? format("%s  (M: %s)", d->preset, d->next_preset).c_str() : d->preset);
     pen.row("Key N", "shows the filter that needs no training");
 }
 
@@ -256,7 +258,8 @@ void panel_compact(Pen &pen, const demo_overlay_data *d)
         panel_tavern(pen, d->shown, true);
     } else if (is_network(d)) {
         if (pen.heading("What cleans the picture")) {
-            pen.row("By", d->denoised ? "a trained network" : "nothing: no result", d->denoised ? TEXT : WARNING);
+            const std::string network = d->preset ? std::string("trained network, ") + d->preset : "a trained network";
+            pen.row("By", d->denoised ? network.c_str() : "nothing: no result", d->denoised ? TEXT : WARNING);
             pen.row("Uses", history_text(d, true).c_str());
         }
     } else if (pen.heading("Precision")) {
@@ -475,6 +478,7 @@ void help(ImDrawList *list, float unit, float width, float height, bool tavern, 
                                           {"Esc", "leave who is talked to; else quit"},
                                           {"arrows", "walk, turn"}};
     const char *const lines[][2] = {{"N", "trained network, or the filter without training"},
+                                           {"M", "network: its next preset: fast, balanced, high"},
                                            {"A", "wipe: input against result, on or off"},
                                            {"R", "hold still: wipe against many samples, on or off"},
                                            {"S", "next scene"},

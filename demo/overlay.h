@@ -32,6 +32,7 @@ typedef enum demo_wipe {
 /* What the keys change. */
 typedef struct demo_view {
     uint32_t effect;    /* demo_effect */
+    uint32_t preset;    /* demo_preset */
     uint32_t precision; /* tandem_precision */
     uint32_t smooth;    /* tandem_smooth bits, without NONE and DEFAULT */
     demo_wipe wipe;
@@ -46,6 +47,8 @@ typedef struct demo_overlay_data {
     bool has_denoiser;   /* so that there is another one */
     bool has_oidn;       /* Open Image Denoise may be compared with, which `quality.oidn` says once it was opened */
     const char *model;   /* the network's file */
+    const char *preset;  /* its name; NULL: it is none */
+    const char *next_preset; /* which a key leads to; NULL: there is no other */
     uint32_t in_history; /* frames that the network has seen since the last cut */
     demo_quality quality;
     const char *vulkan_device, *scene, *notice; /* notice: NULL, or what matters just now */

@@ -1,4 +1,4 @@
-/* The denoiser's network once more, on the CPU and without Vulkan. See recheck.h.
+/* The denoiser's networks once more, on the CPU and without Vulkan. See recheck.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -22,6 +22,7 @@ struct demo_recheck {
 demo_recheck *demo_recheck_open(const demo_pipeline *p)
 {
     char why[400] = "";
+    const char *models[DEMO_PRESETS];
     void *zeros;
     demo_recheck *r = calloc(1, sizeof *r);
     const uint32_t width = p->options.width, height = p->options.height;
@@ -32,8 +33,9 @@ demo_recheck *demo_recheck_open(const demo_pipeline *p)
                                                  .error_text_bytes = sizeof why);
     const tandem_mem_desc input = TANDEM_INIT(tandem_mem_desc, .fd = -1, .bytes = demo_denoiser_input_bytes(width, height));
     const tandem_mem_desc output = TANDEM_INIT(tandem_mem_desc, .fd = -1, .bytes = demo_denoiser_output_bytes(width, height));
+    memcpy(models, p->options.models, sizeof models);
     if (!r || tandem_session_create(&desc, &r->session) != TANDEM_OK ||
-        !demo_denoiser_load(&r->denoiser, r->session, p->options.model, width, height, why, sizeof why) ||
+        !demo_denoiser_load(&r->denoiser, r->session, models, p->options.preset, width, height, why, sizeof why) ||
         tandem_mem_create(r->session, &input, &r->input) != TANDEM_OK ||
         tandem_mem_create(r->session, &output, &r->output) != TANDEM_OK ||
         tandem_mem_host(r->session, r->denoiser.nothing, &zeros) != TANDEM_OK) {
@@ -96,6 +98,7 @@ bool demo_recheck_frame(demo_recheck *r, demo_pipeline *p, demo_slot *slot, demo
         return demo_fail("a frame could not be checked: no memory");
     float *normal = (float *)((char *)tensors + demo_denoiser_offset(d, "normal"));
     float *depth = (float *)((char *)tensors + demo_denoiser_offset(d, "depth"));
+    d->preset = slot->outcome.preset;
     d->cut = slot->outcome.cut || !d->has_before;
     demo_denoiser_job(d, &own, views, &job);
     ok = demo_slot_read(p, slot, slot->job->input, 0, demo_denoiser_input_bytes(d->width, d->height), input) &&

@@ -114,6 +114,20 @@ static json_t *quality(const demo_report *r)
                      "oidn_ms", number(q->oidn ? q->oidn_ms : none));
 }
 
+/* What each preset takes of the device's memory, and comes to on single frames. */
+static json_t *presets(const demo_report *r)
+{
+    json_t *all = json_object();
+    for (int i = 0; r->preset && i < DEMO_PRESETS; i++)
+        if (r->networks[i].instance)
+            json_object_set_new(all, demo_presets[i],
+                                json_pack("{s:s, s:I, s:I, s:o}", "file", demo_preset_files[i], "weight_bytes",
+                                          (json_int_t)r->networks[i].weight_bytes, "scratch_bytes",
+                                          (json_int_t)r->networks[i].scratch_bytes, "denoise_single_db",
+                                          number(r->quality.preset_db[i])));
+    return all;
+}
+
 static json_t *three(const double x[3])
 {
     return json_pack("[o, o, o]", number(x[0]), number(x[1]), number(x[2]));
@@ -192,7 +206,9 @@ bool demo_report_write(const char *path, const demo_report *r)
         "result_db", number(r->result_db), "seams", "ratio", number(r->seams_ratio));
     json_object_set_new(root, "effect", json_string(demo_effects[r->effect]));
     json_object_set_new(root, "model", r->model ? json_string(r->model) : json_null());
+    json_object_set_new(root, "preset", r->preset ? json_string(r->preset) : json_null());
     json_object_set_new(root, "quality", quality(r));
+    json_object_set_new(root, "presets", presets(r));
     if (r->effect == DEMO_EFFECT_DENOISE) /* is of attention */
         json_object_del(root, "accuracy");
     if (r->stay_count)

@@ -17,7 +17,9 @@ Installs missing Debian packages (says which, asks nothing), builds the programs
   --effect E            what cleans the picture: denoise, a trained network that also uses the frames before, or
                         filter, attention that nobody trained (default: denoise; filter where an option of its own
                         is given)
-  --model F             denoise: the network's file (default: denoise.safetensors beside the program)
+  --preset P            denoise: the network to begin with: fast, balanced, high, as far as their files are beside the
+                        program (default: balanced)
+  --model F             denoise: a network of your own, in place of them all
   --mode M              filter: precision: auto, f16, 8b (default: auto)
   --max-error X         filter: auto: relative L1 error of 8b above which f16 is used (default: 0.05)
   --backend B           auto, cuda, cpu (default: auto)

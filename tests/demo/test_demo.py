@@ -113,7 +113,8 @@ def check_files():
                        base=["--headless"])
     check(list(r) == ["backend", "rung", "rung_reason", "device", "frames", "width", "height", "precision", "frame",
                       "stages",
-                      "accuracy", "psnr", "seams", "effect", "model", "quality"], "the report has the members that it should have")
+                      "accuracy", "psnr", "seams", "effect", "model", "preset", "quality", "presets"],
+          "the report has the members that it should have")
     check(r["backend"] in ("cuda", "cpu") and r["rung"] in ("inline", "timeline", "host", "copy", "cpu"),
           "backend and rung")
     check(r["rung"] == "inline" or r["rung_reason"], "the report says why the rung is not higher")
@@ -235,6 +236,47 @@ def check_model_files():
     shutil.copy(os.path.join(build, "denoise.safetensors"), os.path.join(folder, "mine"))
     _, r, _ = report("named", "--frames", "1", "--model", os.path.join(folder, "mine"), base=NETWORK)
     check(r["effect"] == "denoise" and r["model"] == os.path.join(folder, "mine"), "--model takes a file of somebody's own")
+
+
+def check_presets():
+    """Each by its name, with what it comes to and takes; one whose file is not there is refused, and with the file is there."""
+    alone = os.path.join(folder, "presets")
+    os.mkdir(alone)
+    lone = shutil.copy(program, alone)
+    for name in ("denoise-fast.safetensors", "denoise.safetensors"):
+        shutil.copy(os.path.join(build, name), alone)
+    reports = {}
+    for name, more in (("balanced", []), ("fast", ["--preset", "fast"]), ("high", ["--preset=high"])):
+        arguments = NETWORK + ["--frames", "4", "--out", os.path.join(alone, "out"), *more]
+        if name == "high":
+            code, _, errors = run(arguments, program=lone)
+            check(code == 2 and errors.count("\n") == 1 and "--preset high: there is no denoise-high.safetensors" in errors and
+                  errors.strip().endswith("fast, balanced"), f"--preset high without its file: {errors.strip()}")
+            shutil.copy(os.path.join(build, "denoise.safetensors"), os.path.join(alone, "denoise-high.safetensors"))
+        code, text, errors = run(arguments, program=lone)
+        check(code == 0 and not errors and "MB of weights" in text, f"--preset {name}: {errors.strip()}")
+        with open(os.path.join(alone, "out", "report.json")) as file:
+            r = reports[name] = json.load(file)
+        has = r["presets"]
+        check(r["preset"] == name and os.path.basename(r["model"]) == has[name]["file"] and
+              has[name]["denoise_single_db"] == r["quality"]["denoise_single_db"], f"{name} is the one in use")
+        check(list(has) == ["fast", "balanced"] + ["high"] * (name == "high") and
+              has["fast"]["weight_bytes"] < has["balanced"]["weight_bytes"] and all(p["scratch_bytes"] > 0 for p in has.values()),
+              f"what each takes: {has}")
+    dbs = [{name: p["denoise_single_db"] for name, p in r["presets"].items()} for r in reports.values()]
+    check(all(abs(db["fast"] - dbs[0]["fast"]) < 1e-9 and db["balanced"] > r["quality"]["input_db"] + 5 and
+              db["fast"] != db["balanced"] for db, r in zip(dbs, reports.values())), f"each preset is measured on single frames, whichever is in use: {dbs}")
+    with open(os.path.join(alone, "denoise-fast.safetensors"), "r+b") as file:
+        file.truncate(300000)
+    code, _, errors = run(NETWORK + ["--preset", "fast", "--out", alone], program=lone)
+    check(code == 1 and errors.count("\n") == 1 and "--preset fast: " in errors and "denoise-fast.safetensors" in errors,
+          f"a preset's file that is cut off: {errors.strip()}")
+    code, _, errors = run(NETWORK + ["--frames", "1", "--out", os.path.join(alone, "out")], program=lone)
+    check(code == 0 and errors.count("\n") == 1 and "without the preset fast: " in errors,
+          f"another's, which is left out: {errors.strip()}")
+    _, r, _ = report("own", "--frames", "1", "--model", os.path.join(build, "denoise.safetensors"), base=NETWORK)
+    check(r["preset"] is None and r["presets"] == {} and r["quality"]["denoise_single_db"] > 0,
+          "a network of somebody's own is no preset")
 
 
 def check_tavern():
@@ -583,8 +625,12 @@ def check_window():
         while not os.path.exists(path) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(2)
+        # From one preset to the next, and around.
+        wider = os.path.exists(os.path.join(build, "denoise-high.safetensors"))
+        for name in (b"balanced", *([b"high"] if wider else []), b"fast"):
+            check(press_key(number, "m", b"trained denoiser " + name, deadline), f"M goes on from the preset {name.decode()}")
         # From the network to the filter, to the reference, and back.
-        check(press_key(number, "n", b"trained denoiser", deadline), "a window begins with the trained network")
+        check(press_key(number, "n", b"trained denoiser balanced", deadline), "a window begins with the trained network")
         check(press_key(number, "r", b"8-bit", deadline), "N shows the filter")
         check(press_key(number, "n", b"Tandem", deadline) and press_key(number, "r", b"trained denoiser", deadline),
               "N shows the network again, from the resting reference too")
@@ -700,6 +746,9 @@ def check_command_line():
             (["--effect", "blur"], ["--effect", "blur", "filter", "denoise"]), (["--model", ""], ["--model"]),
             (["--effect", "denoise", "--mode", "8b"], ["--mode", "--effect filter"]),
             (["--inject", "error:0.1", "--model", "m"], ["--inject error", "--effect filter"]),
+            (["--preset", "huge"], ["--preset", "huge", "fast", "balanced", "high"]),
+            (["--preset", "fast", "--model", "m"], ["--preset fast", "--model m"]),
+            (["--preset", "fast", "--mode", "8b"], ["--mode", "--effect filter"]),
             (["--rung", "sofa"], ["--rung", "sofa", "inline", "timeline", "host", "copy", "cpu"]),
             (["--ladder", "1"], ["--ladder", "1"]),
             (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"])]:
@@ -722,6 +771,7 @@ check_command_line()
 check_network()
 check_network_ladder()
 check_model_files()
+check_presets()
 check_files()
 check_tavern()
 check_errors_and_delays()

@@ -219,6 +219,8 @@ static demo_overlay_data network_data(tandem_info *info, char why[96])
     d.effect = DEMO_EFFECT_DENOISE;
     d.has_denoiser = true;
     d.model = "/home/somebody/tandem/build/denoise.safetensors";
+    d.preset = "balanced";
+    d.next_preset = "fast";
     d.in_history = 12;
     d.precision_used = 0;
     d.accuracy = (demo_accuracy){0};
@@ -250,14 +252,21 @@ static void test_network(void **state)
             assert_true(find(" ms a frame") >= 0 || is_small(i) || d.notice);
             assert_true(find("INT8") < 0 && find("Error") < 0 && find("8-bit") < 0 && find("ttention") < 0);
             if (!is_small(i))
-                assert_true(find("trained network") >= 0 && find("before") >= 0);
+                assert_true(find("trained network") >= 0 && find("before") >= 0 && find("balanced") >= 0);
         }
     d.notice = NULL;
     view.wipe = DEMO_WIPE_NOISY;
     view.paused = false;
     build(&view, &d, 1280, 720);
     assert_true(find("this frame and 11 before it") >= 0 && find("denoise.safetensors") >= 0 && find("/home") < 0);
+    assert_true(find("balanced  (M: fast)") >= 0);
     assert_true(find("cleaned by the trained network") >= 0 && find("S: next scene") >= 0);
+    d.next_preset = NULL; /* the only one */
+    build(&view, &d, 1280, 720);
+    assert_true(find("balanced") >= 0 && find("M: ") < 0);
+    d.preset = NULL; /* somebody's own */
+    build(&view, &d, 1280, 720);
+    assert_true(find("Preset") < 0 && find("denoise.safetensors") >= 0);
     d.effect = DEMO_EFFECT_FILTER; /* from which N leads back */
     build(&view, &d, 1280, 720);
     assert_true(find("cleaned by the filter") >= 0 && find("N: trained network") >= 0);
