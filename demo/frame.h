@@ -188,6 +188,10 @@ bool demo_reference_add(demo_pipeline *p, demo_slot *slot, uint32_t samples, boo
 /* What is in one of its mems, once it is finished. */
 bool demo_slot_read(demo_pipeline *p, const demo_slot *slot, tandem_mem mem, uint64_t offset, uint64_t bytes, void *out);
 
+/* What the network reads of a finished frame's surfaces, from the renderer's images: 3, 3 and 1 floats a pixel. `albedo` may be
+ * NULL. */
+bool demo_surfaces_read(demo_pipeline *p, const demo_slot *slot, float *albedo, float *normal, float *depth);
+
 /* Q, K, V and O of a finished frame as the device has them, fp16; free() each. The error that was asked for is in O. */
 typedef struct demo_tokens {
     uint16_t *q, *k, *v, *o;

@@ -34,6 +34,7 @@ typedef struct judged {
     uint32_t index, shift_x, shift_y;
     bool denoised;
     float *noisy, *result, *albedo, *normal; /* the last two for who is compared with */
+    float *surfaces;                         /* albedo, normal and depth, for who saves it */
 } judged;
 
 typedef struct headless {
@@ -138,6 +139,14 @@ static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *f
         if (!j->albedo || !j->normal)
             return demo_fail("out of memory");
         if (!demo_image_read(h->engine, &slot->albedo, j->albedo) || !demo_image_read(h->engine, &slot->normal, j->normal))
+            return false;
+    }
+    if (h->options->save_frames) {
+        const size_t pixels = (size_t)h->width * h->height;
+        j->surfaces = malloc(7 * pixels * sizeof(float));
+        if (!j->surfaces)
+            return demo_fail("out of memory");
+        if (!demo_surfaces_read(h->pipeline, slot, j->surfaces, j->surfaces + 3 * pixels, j->surfaces + 6 * pixels))
             return false;
     }
     return demo_image_read(h->engine, &slot->radiance, j->noisy) && demo_image_read(h->engine, &slot->result,
@@ -463,6 +472,35 @@ static bool judge_oidn(headless *h, const judged *j, bool last, const float *ref
     return ok;
 }
 
+static void rgb_of(const float *rgba, size_t pixels, float *rgb)
+{
+    for (size_t i = 0; i < pixels; i++)
+        memcpy(rgb + 3 * i, rgba + 4 * i, 3 * sizeof *rgb);
+}
+
+/* The frame with its reference, for other denoisers. */
+static bool save_frame(const headless *h, const judged *j, const float *reference)
+{
+    char name[64], path[4200], why[256] = "";
+    const size_t pixels = (size_t)h->width * h->height;
+    float *color = malloc(2 * 3 * pixels * sizeof *color), *should = color ? color + 3 * pixels : NULL;
+    const td_safetensors_item items[] = {{"color", "F32", 3, {h->height, h->width, 3}, color},
+                                         {"albedo", "F32", 3, {h->height, h->width, 3}, j->surfaces},
+                                         {"normal", "F32", 3, {h->height, h->width, 3}, j->surfaces + 3 * pixels},
+                                         {"depth", "F32", 3, {h->height, h->width, 1}, j->surfaces + 6 * pixels},
+                                         {"reference", "F32", 3, {h->height, h->width, 3}, should}};
+    if (!color)
+        return demo_fail("out of memory");
+    rgb_of(j->noisy, pixels, color);
+    rgb_of(reference, pixels, should);
+    snprintf(name, sizeof name, "%s-%06u.00.safetensors", demo_scene_name(h->options->frame.scene), j->index);
+    bool ok = out_path(h, name, path, sizeof path);
+    if (ok && td_safetensors_write(path, items, sizeof items / sizeof *items, why, sizeof why) != TANDEM_OK)
+        ok = demo_fail("cannot write %s: %s", path, why);
+    free(color);
+    return ok;
+}
+
 static bool judge(headless *h)
 {
     demo_seams seams = {0};
@@ -480,7 +518,8 @@ static bool judge(headless *h)
         h->report.box_db += demo_best_box_db(j->noisy, reference, h->width, h->height) / h->judged_done;
         h->report.result_db += demo_psnr_db(j->result, reference, h->width, h->height) / h->judged_done;
         demo_seams_add(&seams, j->result, reference, h->width, h->height, TD_FILTER_TILE, j->shift_x, j->shift_y);
-        ok = judge_others(h, j, reference) && judge_oidn(h, j, i + 1 == h->judged_done, reference);
+        ok = (!h->options->save_frames || save_frame(h, j, reference)) && judge_others(h, j, reference) &&
+             judge_oidn(h, j, i + 1 == h->judged_done, reference);
         if (ok && i + 1 == h->judged_done)
             ok = write_picture(h, "last.png", j->result) && write_picture(h, "reference.png", reference);
     }
@@ -681,6 +720,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o, d
         free(h->judged[i].result);
         free(h->judged[i].albedo);
         free(h->judged[i].normal);
+        free(h->judged[i].surfaces);
     }
     demo_timings_free(&h->timings);
     demo_recheck_close(h->recheck);

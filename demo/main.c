@@ -125,10 +125,12 @@ int main(int argc, char **argv)
             options.headless = true;
         }
     }
-    if (!options.headless && (options.dump || options.ladder || options.samples_given || options.attention_given)) {
+    if (!options.headless &&
+        (options.dump || options.ladder || options.samples_given || options.save_frames || options.attention_given)) {
         demo_fail("%s: only with --headless", options.dump            ? "--dump"
                                               : options.ladder        ? "--ladder"
                                               : options.samples_given ? "--samples"
+                                              : options.save_frames   ? "--save-frames"
                                                                       : "--attention-at");
         exit_status = 2;
         goto end;

@@ -37,6 +37,8 @@ void demo_options_help(void)
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
            "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
            "  --samples N           headless: samples a pixel of the reference (default: 1024)\n"
+           "  --save-frames         headless: write the frames that quality is measured on, with their references, as\n"
+           "                        `tandem eval denoise --frames DIR` reads them: SCENE-FRAME.00.safetensors\n"
            "  --oidn F              the library of Open Image Denoise, to compare with (default: where it is installed, if it is)\n"
            "  --attention-at X,Y    headless, denoise: write where that pixel of the last frame has its light from: attention.png\n"
            "  --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside\n"
@@ -178,14 +180,16 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             option[equals - name] = 0;
             name = option;
         }
-        if (!strcmp(name, "--headless") || !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name,
-                                                                                                     "--verbose")) {
+        if (!strcmp(name, "--headless") || !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "--verbose") ||
+            !strcmp(name, "--save-frames")) {
             if (equals)
                 return demo_fail("%s takes no value", name);
             if (!strcmp(name, "--headless"))
                 o->headless = true;
             else if (!strcmp(name, "--verbose"))
                 o->verbose = true;
+            else if (!strcmp(name, "--save-frames"))
+                o->save_frames = true;
             else
                 o->help = true;
             continue;

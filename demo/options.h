@@ -17,6 +17,7 @@ typedef struct demo_options {
     uint32_t precision;
     uint32_t samples; /* of the reference */
     bool samples_given;
+    bool save_frames; /* headless: those that are judged */
     bool attention_given;
     uint32_t attention[2]; /* x, y of the pixel whose weights are to be written */
     uint32_t ladder;  /* headless: step down after so many frames, and check every frame; 0: no */

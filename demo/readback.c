@@ -36,6 +36,32 @@ bool demo_slot_read(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint64
     return ok;
 }
 
+/* As shaders/guides.comp has it: of what shines there is nothing. */
+bool demo_surfaces_read(demo_pipeline *p, const demo_slot *slot, float *albedo, float *normal, float *depth)
+{
+    const size_t pixels = (size_t)p->options.width * p->options.height;
+    struct td_scene_push camera = {0};
+    float *all = malloc(3 * 4 * pixels * sizeof *all);
+    float *normals = all, *positions = all ? all + 4 * pixels : NULL, *surfaces = all ? all + 8 * pixels : NULL;
+    const bool ok = all && demo_image_read(p->engine, &slot->normal, normals) &&
+                    demo_image_read(p->engine, &slot->position, positions) &&
+                    demo_image_read(p->engine, &slot->albedo, surfaces);
+    demo_scene_camera(p->options.scene, &slot->request.cast, slot->request.seconds, p->options.width, p->options.height,
+                      &camera);
+    for (size_t i = 0; ok && i < pixels; i++) {
+        const bool shines = surfaces[4 * i + 3] > 0.5f;
+        depth[i] = 0;
+        for (size_t c = 0; c < 3; c++) {
+            if (albedo)
+                albedo[3 * i + c] = shines ? 0 : surfaces[4 * i + c];
+            normal[3 * i + c] = shines ? 0 : normals[4 * i + c];
+            depth[i] += shines ? 0 : (positions[4 * i + c] - camera.eye[c]) * camera.forward[c];
+        }
+    }
+    free(all);
+    return ok;
+}
+
 static bool read_tokens(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint64_t offset, uint64_t bytes, uint16_t **out)
 {
     *out = malloc(bytes);

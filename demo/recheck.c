@@ -54,30 +54,6 @@ void demo_recheck_close(demo_recheck *r)
     free(r);
 }
 
-/* What is not in the frame's input. */
-static bool fill_kept(demo_pipeline *p, demo_slot *slot, float *normal, float *depth)
-{
-    const size_t pixels = (size_t)p->options.width * p->options.height;
-    struct td_scene_push camera = {0};
-    float *all = malloc(3 * 4 * pixels * sizeof *all);
-    float *normals = all, *positions = all ? all + 4 * pixels : NULL, *surfaces = all ? all + 8 * pixels : NULL;
-    const bool ok = all && demo_image_read(p->engine, &slot->normal, normals) &&
-                    demo_image_read(p->engine, &slot->position, positions) &&
-                    demo_image_read(p->engine, &slot->albedo, surfaces);
-    demo_scene_camera(p->options.scene, &slot->request.cast, slot->request.seconds, p->options.width, p->options.height,
-                      &camera);
-    for (size_t i = 0; ok && i < pixels; i++) {
-        const bool shines = surfaces[4 * i + 3] > 0.5f;
-        depth[i] = 0;
-        for (size_t c = 0; c < 3; c++) {
-            normal[3 * i + c] = shines ? 0 : normals[4 * i + c];
-            depth[i] += shines ? 0 : (positions[4 * i + c] - camera.eye[c]) * camera.forward[c];
-        }
-    }
-    free(all);
-    return ok;
-}
-
 bool demo_recheck_frame(demo_recheck *r, demo_pipeline *p, demo_slot *slot, demo_accuracy *out)
 {
     demo_denoiser *d = &r->denoiser;
@@ -102,7 +78,7 @@ bool demo_recheck_frame(demo_recheck *r, demo_pipeline *p, demo_slot *slot, demo
     d->cut = slot->outcome.cut || !d->has_before;
     demo_denoiser_job(d, &own, views, &job);
     ok = demo_slot_read(p, slot, slot->job->input, 0, demo_denoiser_input_bytes(d->width, d->height), input) &&
-         fill_kept(p, slot, normal, depth) && (shown = malloc(floats * sizeof *shown)) != NULL &&
+         demo_surfaces_read(p, slot, NULL, normal, depth) && (shown = malloc(floats * sizeof *shown)) != NULL &&
          demo_slot_read(p, slot, slot->job->output, picture.offset_bytes, floats * sizeof *shown, shown) &&
          tandem_submit(r->session, &job, &ticket) == TANDEM_OK &&
          tandem_wait(r->session, ticket, UINT64_MAX, &report) == TANDEM_OK && report.state == TANDEM_JOB_DONE;

@@ -30,6 +30,8 @@ Installs missing Debian packages (says which, asks nothing), builds the programs
   --threads N           most threads that the CPU backend uses (default: all cores)
   --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)
   --samples N           headless: samples a pixel of the reference (default: 1024)
+  --save-frames         headless: write the frames that quality is measured on, with their references, as
+                        `tandem eval denoise --frames DIR` reads them: SCENE-FRAME.00.safetensors
   --oidn F              the library of Open Image Denoise, to compare with (default: where it is installed, if it is)
   --attention-at X,Y    headless, denoise: write where that pixel of the last frame has its light from: attention.png
   --npc-model F         tavern: what its people think with: any language model as GGUF (default: npc.gguf beside

@@ -279,6 +279,30 @@ def check_presets():
           "a network of somebody's own is no preset")
 
 
+def check_saved_frames():
+    """Frames for other denoisers: `tandem eval denoise` has of them what the report says of the network."""
+    out, r, errors = report("saved", "--frames", "4", "--save-frames", "--scene", "gallery", base=NETWORK)
+    names = sorted(name for name in os.listdir(out) if name.endswith(".safetensors"))
+    check(names == [f"gallery-{i:06}.00.safetensors" for i in (0, 1, 3)] and not errors, f"the frames that are judged: {names}")
+    frames = [safetensors(os.path.join(out, name)) for name in names]
+    check(all({name: x.shape for name, x in frame.items()} == {
+        "color": (90, 160, 3), "albedo": (90, 160, 3), "normal": (90, 160, 3), "depth": (90, 160, 1), "reference": (90, 160, 3)}
+        for frame in frames), "with all their tensors")
+    check(all(np.isfinite(x).all() for frame in frames for x in frame.values()), "which are finite")
+    lamps = [(frame, frame["depth"][..., 0] == 0) for frame in frames]
+    check(all(lamp.any() and not frame["albedo"][lamp].any() and not frame["normal"][lamp].any() and
+              frame["reference"][lamp].mean() > 1 for frame, lamp in lamps), "a lamp is light alone")
+    result, models = os.path.join(folder, "eval.json"), [os.path.join(build, p["file"]) for p in r["presets"].values()]
+    done = limits.run([os.path.join(build, "tandem"), "eval", "denoise", "--frames", out, "--no-oidn", "--json", result, "--model",
+                       ",".join(models)], capture_output=True, text=True, seconds=120)
+    check(done.returncode == 0, f"tandem eval denoise reads them: {done.stderr.strip()}")
+    with open(result) as file:
+        rows = {row["name"]: row["psnr_db"] for row in json.load(file)["rows"]}
+    expected = {"input": r["psnr"]["noisy_db"], **{p["file"]: p["denoise_single_db"] for p in r["presets"].values()}}
+    print(f"      {expected} {rows}")
+    check(all(abs(rows[name] - db) < 0.02 for name, db in expected.items()), "and has of them what the report says")
+
+
 def check_tavern():
     """Its people, without a model that thinks for them; and, where it is there, with the one that comes with the demo."""
     alone = os.path.join(folder, "nobody")
@@ -511,8 +535,8 @@ def check_surroundings():
                           env=dict(os.environ, SDL_VIDEODRIVER="x11", TANDEM_DEMO_VALIDATE="1"))
         check(done.returncode == 0 and "validation" not in done.stderr and "headless" not in done.stderr,
               f"a window of six frames ({done.stderr.strip()[:300]})")
-        for option, value in (("--samples", "16"), ("--ladder", "2"), ("--dump", out)):
-            done = limits.run(["xvfb-run", "-a", program, option, value], capture_output=True, text=True, seconds=120,
+        for option, *value in (("--samples", "16"), ("--ladder", "2"), ("--dump", out), ("--save-frames",)):
+            done = limits.run(["xvfb-run", "-a", program, option, *value], capture_output=True, text=True, seconds=120,
                               env=dict(os.environ, SDL_VIDEODRIVER="x11"))
             check(done.returncode == 2 and f"{option}: only with --headless" in done.stderr, f"a window has no {option}")
 
@@ -751,7 +775,7 @@ def check_command_line():
             (["--preset", "fast", "--mode", "8b"], ["--mode", "--effect filter"]),
             (["--rung", "sofa"], ["--rung", "sofa", "inline", "timeline", "host", "copy", "cpu"]),
             (["--ladder", "1"], ["--ladder", "1"]),
-            (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"])]:
+            (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"]), (["--save-frames=a"], ["--save-frames"])]:
         code, _, errors = run(["--headless"] + arguments)
         check(code == 2 and errors.count("\n") == 1 and all(w in errors for w in words),
               f"{' '.join(arguments)}: {errors.strip()}")
@@ -772,6 +796,7 @@ check_network()
 check_network_ladder()
 check_model_files()
 check_presets()
+check_saved_frames()
 check_files()
 check_tavern()
 check_errors_and_delays()

@@ -15,7 +15,7 @@
 #include "demo/metrics.h"
 #include "demo/recheck.h"
 
-enum { WIDTH = 160, HEIGHT = 90, FRAMES = 12, CHANGE = 6, SAMPLES = 64, FLOATS = 4 * WIDTH * HEIGHT };
+enum { WIDTH = 128, HEIGHT = 72, FRAMES = 9, CHANGE = 5, SAMPLES = 64, FLOATS = 4 * WIDTH * HEIGHT };
 
 static demo_engine engine;
 static char files[DEMO_PRESETS][PATH_MAX];
@@ -50,7 +50,7 @@ static demo_frame_request request_of(uint32_t index, uint32_t preset)
                                 .cut = index == 0, .jitter = true};
 }
 
-/* Of each frame its PSNR; every pixel of each is what one session on the CPU makes of all, with two under way. */
+/* Of each frame that has a reference its PSNR; every pixel of each is what one session on the CPU makes of all, with two under way. */
 static void render(demo_pipeline *p, const uint32_t presets[FRAMES], uint32_t cut, float *const references[FRAMES], double db[FRAMES])
 {
     static float picture[FLOATS];
@@ -76,7 +76,8 @@ static void render(demo_pipeline *p, const uint32_t presets[FRAMES], uint32_t cu
         assert_true(demo_recheck_frame(recheck, p, slot, &accuracy));
         assert_true(demo_accuracy_rel_l1(&accuracy) < 0.01);
         assert_true(demo_image_read(&engine, &slot->result, picture));
-        db[i - 1] = demo_psnr_db(picture, references[i - 1], WIDTH, HEIGHT);
+        if (references[i - 1])
+            db[i - 1] = demo_psnr_db(picture, references[i - 1], WIDTH, HEIGHT);
     }
     demo_recheck_close(recheck);
 }
@@ -86,10 +87,10 @@ static void test_change(void **state)
 {
     (void)state;
     static demo_pipeline p;
-    float *references[FRAMES];
+    float *references[FRAMES] = {NULL};
     double narrow[FRAMES], wide[FRAMES], changed[FRAMES], forgot[FRAMES];
     open_pipeline(&p, NULL, DEMO_PRESET_BALANCED);
-    for (uint32_t i = 0; i < FRAMES; i++) {
+    for (uint32_t i = CHANGE; i < FRAMES; i++) {
         const demo_frame_request request = request_of(i, DEMO_PRESET_BALANCED);
         references[i] = malloc(FLOATS * sizeof(float));
         assert_non_null(references[i]);
