@@ -150,12 +150,13 @@ static bool reads_by_x_alone(const pair *p)
 }
 
 /* A block has the norm of its own rows, whatever others have: so none may write what another reads, and it pays where blocks are all at
- * work at once. What the norm makes is written all the same, for those behind. */
+ * work at once, and in command buffers: a record of its own costs twice as much there as on one of Hopper's streams, which have tensor
+ * maps. What the norm makes is written all the same, for those behind. */
 static bool join_norm_of_rows(const pair *p)
 {
     const td_kernel *kernel = td_linear_few_normed_kernel(&p->second);
 
-    if (!kernel || !td_norm_is_short_f16(&p->first))
+    if (!kernel || p->target->tensor_maps || !td_norm_is_short_f16(&p->first))
         return false;
     const td_params_linear_few_normed params = {.p = *(const td_params_linear *)(const void *)p->second.params,
                                                 .n = *(const td_params_norm *)(const void *)p->first.params};

@@ -10,7 +10,7 @@
 
 /* Entries linear_f16_few_normed_*: `linear_few` whose x is what a `norm_short_f16` makes, of up to so many channels and of rows that are
  * one plane. That norm's y, and `sum`, are written as well; neither they nor y are read, and what the norm reads is not written. */
-#define TD_LINEAR_FEW_NORMED_INS 512
+#define TD_LINEAR_FEW_NORMED_INS 384
 #define TD_LINEAR_FEW_NORMED_PITCH(ins) ((ins) + 8u) /* of its rows in shared memory: eight of them meet all banks */
 typedef struct td_params_linear_few_normed {
     td_params_linear p; /* its x is not used */

@@ -10,11 +10,17 @@
 
 namespace td {
 
+/* Of a thread's eight sums. */
+__device__ __forceinline__ float norm_thread_sum(const float (&s)[8])
+{
+    return __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[2], s[6])),
+                     __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
+}
+
 /* Of what 32 threads have eight sums of each. */
 __device__ __forceinline__ float norm_warp_sum(const float (&s)[8])
 {
-    float all = __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[2], s[6])),
-                          __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
+    float all = norm_thread_sum(s);
 
 #pragma unroll
     for (int apart = 16; apart; apart /= 2)

@@ -253,51 +253,57 @@ __device__ __forceinline__ void linear_few(const td_params_linear &p)
     }
 }
 
+/* What a norm's channels are multiplied by, and what is added. */
+struct LinearFewGains {
+    alignas(16) float weight[TD_LINEAR_FEW_NORMED_INS], bias[TD_LINEAR_FEW_NORMED_INS];
+
+    /* Half of a block has the weights, the other half biases. */
+    __device__ __forceinline__ void fetch(const td_params_norm &n)
+    {
+        static_assert(TD_LINEAR_FEW_NORMED_INS <= 4 * TD_NORM_THREADS / 2, "a thread has four channels, or none");
+        const uint32_t c = 4 * (threadIdx.x % (TD_NORM_THREADS / 2));
+        const bool is_bias = threadIdx.x >= TD_NORM_THREADS / 2;
+        const float *const from = static_cast<const float *>(is_bias ? n.bias : n.weight);
+        const float none = is_bias ? -0.0f : 1.0f; /* changes nothing */
+        float *const to = is_bias ? bias : weight;
+
+        if (c < n.channels && from)
+            cp_async_16(shared_address(to) + 4 * c, from + c);
+        else if (c < n.channels)
+            *reinterpret_cast<float4 *>(to + c) = make_float4(none, none, none, none);
+        cp_async_commit();
+    }
+};
+
 /* Rows of x by a norm, which each block makes of its own rows, a warp some of them; and y of the norm, which one column of blocks
  * writes. */
-template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, const td_params_norm &n, uint32_t row0, bool writes)
+template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, LinearFewGains &gains, const td_params_norm &n, uint32_t row0, bool writes)
 {
-    constexpr int most = TD_LINEAR_FEW_NORMED_INS / 256, each = Rows / int(TD_NORM_THREADS / 32);
-    using Row = NormShort<__half, most>;
-    const uint32_t first = threadIdx.x / 32 * each;
-    NormShortWeights<most> weights;
-    Row h[each], more[each];
+    constexpr int at_once = Rows / int(TD_NORM_THREADS / 32);
+    using Norm = NormRows<at_once, TD_LINEAR_FEW_NORMED_INS>;
+    const uint32_t in = threadIdx.x / 32 * at_once + Norm::row(), asked = row0 + in, row = min(asked, n.rows - 1);
+    const auto row_of = [&](const void *tensor, const td_strides &at) {
+        return tensor ? static_cast<const __half *>(tensor) + int64_t(row) * at.stride_row : nullptr;
+    };
+    const bool mine = writes && asked < n.rows;
+    __half *const y = mine ? const_cast<__half *>(row_of(n.y, n.y_at)) : nullptr;
+    Norm h;
 
+    gains.fetch(n);
+    h.load(row_of(n.x, n.x_at), row_of(n.residual, n.residual_at), mine ? const_cast<__half *>(row_of(n.sum, n.sum_at)) : nullptr, n.channels);
+    const float scale = h.center(n);
+
+    cp_async_wait<0>();
+    __syncthreads();
 #pragma unroll
-    for (int i = 0; i < each; i++) {
-        const int64_t row = min(row0 + first + i, n.rows - 1);
+    for (int k = 0; k < Norm::chunks; k++)
+        if (Norm::channel(k) < n.channels) {
+            const uint4 words = h.normed(k, scale, gains.weight, gains.bias);
 
-        h[i].load(static_cast<const __half *>(n.x) + row * n.x_at.stride_row, n.channels);
-        if (n.residual)
-            more[i].load(static_cast<const __half *>(n.residual) + row * n.residual_at.stride_row, n.channels);
-    }
-    weights.load(n);
-#pragma unroll
-    for (int i = 0; i < each; i++) {
-        const uint32_t row = row0 + first + i;
-        __half *const y = static_cast<__half *>(n.y) + row * n.y_at.stride_row;
-        __half *const sum = static_cast<__half *>(n.sum) + (n.sum ? row * n.sum_at.stride_row : 0);
-
-        if (n.residual)
-            h[i].add(more[i], n.channels);
-        const NormScale by = h[i].scale(n);
-
-#pragma unroll
-        for (int part = 0; part < most; part++) {
-            const uint32_t c = norm_short_channel(part);
-
-            if (c < n.channels) {
-                const uint4 words = h[i].normed(n, part, by, weights);
-
-                *reinterpret_cast<uint4 *>(x + (first + i) * TD_LINEAR_FEW_NORMED_PITCH(n.channels) + c) = words;
-                if (writes && row < n.rows) {
-                    *reinterpret_cast<uint4 *>(y + c) = words;
-                    if (n.sum)
-                        *reinterpret_cast<uint4 *>(sum + c) = h[i].words[part];
-                }
-            }
+            *reinterpret_cast<uint4 *>(x + in * TD_LINEAR_FEW_NORMED_PITCH(n.channels) + Norm::channel(k)) = words;
+            if (y)
+                *reinterpret_cast<uint4 *>(y + Norm::channel(k)) = words;
         }
-    }
 }
 
 template <int Tiles, int Octets, int Shares, int Columns, int Ahead>
@@ -307,7 +313,8 @@ __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_nor
     constexpr uint32_t across = Few::columns / 8, rows_bytes = 2 * Few::rows * TD_LINEAR_FEW_NORMED_PITCH(TD_LINEAR_FEW_NORMED_INS);
     static_assert(Few::threads == TD_NORM_THREADS, "a block of either");
     __shared__ __align__(16) uint8_t bytes[sizeof(typename Few::Sums) > rows_bytes ? sizeof(typename Few::Sums) : rows_bytes];
-    static_assert(sizeof bytes <= 47 * 1024, "more than a block has in a command buffer");
+    __shared__ LinearFewGains gains;
+    static_assert(sizeof bytes + sizeof gains <= 47 * 1024, "more than a block has in a command buffer");
     typename Few::Sums &sums = *reinterpret_cast<typename Few::Sums *>(bytes); /* where x was before */
     __half *const x = reinterpret_cast<__half *>(bytes);
     const td_params_linear &p = all.p;
@@ -328,7 +335,7 @@ __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_nor
 
     if (!p.w_is_constant)
         mine = few.start(step);
-    linear_few_norm<Few::rows>(x, all.n, few.row0, few.column_tile == 0 && !stop);
+    linear_few_norm<Few::rows>(x, gains, all.n, few.row0, few.column_tile == 0 && !stop);
     if (plain && in < Few::rows)
         more.load(p, row, column);
     __syncthreads();

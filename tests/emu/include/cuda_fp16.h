@@ -49,6 +49,10 @@ static inline __half2 __float2half2_rn(float x)
 {
     return __floats2half2_rn(x, x);
 }
+static inline __half2 __hadd2_rn(__half2 a, __half2 b) /* float has 2 * 11 + 2 bits: rounded twice it is the same */
+{
+    return __floats2half2_rn(__half2float(a.low) + __half2float(b.low), __half2float(a.high) + __half2float(b.high));
+}
 static inline __half2 __hsub2(__half2 a, __half2 b) /* products are exact in float, differences of what is needed here, too */
 {
     return __floats2half2_rn(__half2float(a.low) - __half2float(b.low), __half2float(a.high) - __half2float(b.high));
