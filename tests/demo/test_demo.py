@@ -109,7 +109,7 @@ def finish():
 
 def check_files():
     dump, trace = os.path.join(folder, "last.safetensors"), os.path.join(folder, "trace.json")
-    out, r, _ = report("plain", "--frames", "9", "--dump", dump, "--trace", trace, "--samples", "1024",
+    out, r, _ = report("plain", "--frames", "9", "--dump", dump, "--trace", trace, "--samples", "256",
                        base=["--headless"])
     check(list(r) == ["backend", "rung", "rung_reason", "device", "frames", "width", "height", "precision", "frame",
                       "stages",
@@ -729,7 +729,7 @@ def check_oidn_in_a_window():
 def check_starved():
     """A machine that has no time for the demo, here for longer than a job waits for a GPU: it goes on where it was."""
     out = os.path.join(folder, "starved")
-    demo = subprocess.Popen([program, "--headless", "--scene", "courtyard", "--width", "960", "--height", "540", "--samples", "1", "--frames",
+    demo = subprocess.Popen([program, "--headless", "--scene", "courtyard", "--width", "640", "--height", "360", "--samples", "1", "--frames",
                              "1", "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=limits.cpu(240))
 
     def drawing():
