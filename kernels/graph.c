@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { NAME_SLOTS = 2 * TD_GRAPH_TENSORS };
+enum { FIRST_NAME_SLOTS = 64 };
 
 const char *const td_role_names[TD_ROLES] = {"input",   "output",    "weight", "state",
                                              "uniform", "temporary", "cache"};
@@ -115,9 +115,9 @@ static uint32_t hash_of(const char *name)
 /* Where a name's index is, or would be. */
 static uint32_t *slot_of(const td_graph *graph, const char *name)
 {
-    uint32_t at = hash_of(name) % NAME_SLOTS;
+    uint32_t at = hash_of(name) % graph->name_slots;
     while (graph->names[at] && strcmp(graph->tensors[graph->names[at] - 1].name, name) != 0)
-        at = (at + 1) % NAME_SLOTS;
+        at = (at + 1) % graph->name_slots;
     return &graph->names[at];
 }
 
@@ -150,17 +150,23 @@ uint32_t td_graph_find_tensor(const td_graph *graph, const char *name)
     return graph->names ? *slot_of(graph, name) - 1 : UINT32_MAX;
 }
 
+/* Room for one name more, in a table that is never more than half full. */
 static bool make_names(td_graph *graph)
 {
-    if (graph->names)
+    if (graph->name_slots && graph->tensor_count < graph->name_slots / 2)
         return true;
-    graph->names =
-        td_arena_take(&graph->memory, NAME_SLOTS * sizeof *graph->names, _Alignof(uint32_t));
-    if (graph->names)
-        memset(graph->names, 0, NAME_SLOTS * sizeof *graph->names);
-    else
+    const uint32_t slots = graph->name_slots ? 2 * graph->name_slots : FIRST_NAME_SLOTS;
+    uint32_t *names = td_arena_take(&graph->memory, slots * sizeof *names, _Alignof(uint32_t));
+    if (!names) {
         no_memory(graph);
-    return graph->names != NULL;
+        return false;
+    }
+    memset(names, 0, slots * sizeof *names);
+    graph->names = names;
+    graph->name_slots = slots;
+    for (uint32_t i = 0; i < graph->tensor_count; i++)
+        *slot_of(graph, graph->tensors[i].name) = i + 1;
+    return true;
 }
 
 static bool is_binding(uint32_t role)

@@ -78,7 +78,8 @@ typedef struct td_graph {
     td_graph_node *nodes;
     uint32_t number_count, tensor_count, node_count, binding_count;
     td_arena memory; /* of all that */
-    uint32_t *names; /* which tensor has which name: a hash table of indices + 1 */
+    uint32_t *names; /* which tensor has which name: a hash table of indices + 1, */
+    uint32_t name_slots; /* of so many */
     tandem_status status;
     char why[TD_GRAPH_WHY_BYTES];
 } td_graph;

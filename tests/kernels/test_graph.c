@@ -637,6 +637,40 @@ static void test_fields(void **state)
     assert_null(td_operation_named("commit"));
 }
 
+/* As many tensors as a graph may have, each found by its name at any time, and none by another. */
+static void test_names(void **state)
+{
+    td_graph *graph = td_graph_create();
+    const char *const shape[] = {"8"};
+    char name[32];
+
+    (void)state;
+    assert_non_null(graph);
+    assert_int_equal(td_graph_find_tensor(graph, "w0"), UINT32_MAX);
+    for (uint32_t i = 0; i < TD_GRAPH_TENSORS; i++) {
+        snprintf(name, sizeof name, "w%u", i);
+        assert_int_equal(td_graph_find_tensor(graph, name), UINT32_MAX);
+        td_graph_add_tensor(graph, name, TD_ROLE_WEIGHT, TANDEM_DTYPE_F32, shape, 1);
+        assert_int_equal(td_graph_find_tensor(graph, name), i);
+        for (uint32_t of = 0; (i & (i + 1)) == 0 && of <= i; of++) { /* whenever the table is about to grow, or has */
+            snprintf(name, sizeof name, "w%u", of);
+            assert_int_equal(td_graph_find_tensor(graph, name), of);
+        }
+    }
+    assert_int_equal(graph->status, TANDEM_OK);
+    assert_int_equal(td_graph_find_tensor(graph, "w16383"), TD_GRAPH_TENSORS - 1);
+    td_graph_add_tensor(graph, "w16384", TD_ROLE_WEIGHT, TANDEM_DTYPE_F32, shape, 1);
+    assert_int_equal(graph->status, TANDEM_ERROR_ARG);
+    assert_string_equal(graph->why, "tensors: more than 16384");
+    td_graph_destroy(&graph);
+
+    graph = td_graph_create(); /* small ones are no larger than they must be */
+    assert_non_null(graph);
+    td_graph_add_tensor(graph, "w", TD_ROLE_WEIGHT, TANDEM_DTYPE_F32, shape, 1);
+    assert_in_range(td_arena_bytes(&graph->memory), 1, 8192);
+    td_graph_destroy(&graph);
+}
+
 /* --- Files --- */
 
 static void test_files(void **state)
@@ -720,7 +754,8 @@ int main(void)
         cmocka_unit_test(test_expressions),  cmocka_unit_test(test_decimals),
         cmocka_unit_test(test_json),         cmocka_unit_test(test_example),
         cmocka_unit_test(test_wrong_graphs), cmocka_unit_test(test_broken_texts),
-        cmocka_unit_test(test_fields),       cmocka_unit_test(test_files),
+        cmocka_unit_test(test_fields),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
