@@ -177,7 +177,7 @@ static void test_wgmma(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t s = 0; s < 6; s++) {
+        for (uint32_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             if (quick ? s != i : s == i)
                 continue;
             const tu_shape shape = {.heads = sizes[s].heads,
