@@ -2,8 +2,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conventions are those of `tandem help denoise`: rays are jittered in their pixel, and the G-buffer is of the same samples' first
-// hit. Lights and the sun are sampled from what is diffuse; all else meets lights and the sky on its way.
+// Conventions are those of `tandem help denoise`: rays are jittered in their pixel, or go through its middle, and the G-buffer is of
+// the same samples' first hit. Lights and the sun are sampled from what is diffuse; all else meets lights and the sky on its way.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "train_shared.h"
@@ -317,7 +317,8 @@ void main()
         sum[c] = 0.0;
     for (uint s = 0u; s < push.size.z; s++) {
         random_state = mix_bits(pixel.x + mix_bits(pixel.y + mix_bits(push.size.w + s + mix_bits(push.random.x + mix_bits(push.random.y)))));
-        vec2 place = vec2(pixel) + vec2(random01(), random01()), ndc = place / vec2(push.size.xy) * 2.0 - 1.0;
+        vec2 within = vec2(random01(), random01());
+        vec2 place = vec2(pixel) + ((push.random.w & TD_TRAIN_MIDDLE) != 0u ? vec2(0.5) : within), ndc = place / vec2(push.size.xy) * 2.0 - 1.0;
         vec3 direction = normalize(world.forward.xyz + ndc.x * world.right.xyz - ndc.y * world.up.xyz);
         guide first;
         vec3 direct, color = sample_path(world.eye.xyz, direction, first, direct);

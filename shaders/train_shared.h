@@ -79,10 +79,11 @@ struct td_train_world {
 /* What is wanted: motion; albedo of what scatters alone, 0 of metal, mirrors and glass. */
 #define TD_TRAIN_MOVES 1u
 #define TD_TRAIN_DIFFUSE_ALBEDO 2u
+#define TD_TRAIN_MIDDLE 4u /* rays go through the middle of their pixel */
 
 struct td_train_push {
     TD_UVEC4(size);   /* x: width, y: height, z: samples in this dispatch, w: samples that are there already */
-    TD_UVEC4(random); /* x: seed, y: stream, z: bounces, w: TD_TRAIN_MOVES, TD_TRAIN_DIFFUSE_ALBEDO */
+    TD_UVEC4(random); /* x: seed, y: stream, z: bounces, w: TD_TRAIN_MOVES, TD_TRAIN_DIFFUSE_ALBEDO, TD_TRAIN_MIDDLE */
 };
 
 #endif

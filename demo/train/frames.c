@@ -34,6 +34,8 @@ static const char usage[] =
     "  --length N      frames of a path, of 1 sample each\n"
     "  --gi            direct light, and apart from it what else there is\n"
     "  --bounces N     default 6\n"
+    "  --middle P      percent of the scenes whose rays all go through their pixel's middle, as rasterised G-buffers are; the\n"
+    "                  others' go anywhere in it; default 0\n"
     "  --seconds N     begins no scene after so many seconds\n"
     "  --device N      of several GPUs, the first of which is 0\n";
 
@@ -42,7 +44,7 @@ enum { MOST_COPIES = 64, EACH = 16 }; /* samples of a dispatch on a GPU: a drive
 typedef struct options {
     const char *out, *name;
     bool gi;
-    uint32_t first, count, width, height, reference, length, bounces, seconds, device, copies, samples[MOST_COPIES];
+    uint32_t first, count, width, height, reference, length, bounces, middle, seconds, device, copies, samples[MOST_COPIES];
 } options;
 
 typedef struct renderer {
@@ -85,7 +87,7 @@ static bool read_options(int argc, char **argv, options *o)
         uint32_t *value, least, most;
     } numbers[] = {{"--first", &o->first, 0, 99999999},    {"--count", &o->count, 1, 1000000}, {"--width", &o->width, 16, 4096},
                    {"--height", &o->height, 16, 4096},     {"--reference", &o->reference, 1, 1000000},
-                   {"--length", &o->length, 1, 10000},     {"--bounces", &o->bounces, 1, 32},
+                   {"--length", &o->length, 1, 10000},     {"--bounces", &o->bounces, 1, 32},    {"--middle", &o->middle, 0, 100},
                    {"--seconds", &o->seconds, 1, 1000000},  {"--device", &o->device, 0, 15}};
 
     for (int i = 1; i < argc; i += 2) {
@@ -176,13 +178,20 @@ static void drop_world(renderer *r)
         demo_buffer_destroy(&r->engine, buffers[i]);
 }
 
+/* A share of all scenes, whichever numbers they have. */
+static bool is_middle(const options *o, uint32_t scene)
+{
+    return (scene * UINT32_C(2654435761) >> 16) % 100 < o->middle;
+}
+
 /* Means over so many samples of a pixel, from a stream of their own: into r->back. */
 static bool render(renderer *r, const train_world *w, const options *o, uint32_t seed, uint32_t stream, uint32_t samples)
 {
     struct td_train_push push = {.size = {o->width, o->height, 0, 0}, .random = {seed, stream, o->bounces}};
     bool done = upload(r, &r->world, &w->head, sizeof w->head, "world");
 
-    push.random[3] = (o->length ? TD_TRAIN_MOVES : 0) | (o->gi ? TD_TRAIN_DIFFUSE_ALBEDO : 0);
+    push.random[3] = (o->length ? TD_TRAIN_MOVES : 0) | (o->gi ? TD_TRAIN_DIFFUSE_ALBEDO : 0) |
+                     (is_middle(o, seed) ? TD_TRAIN_MIDDLE : 0);
     for (uint32_t there = 0; there < samples && done; there += r->each) {
         const demo_binding bindings[] = {{.buffer = &r->world}, {.buffer = &r->nodes}, {.buffer = &r->triangles},
                                          {.buffer = &r->materials}, {.buffer = &r->lights}, {.buffer = &r->sums}};

@@ -132,7 +132,7 @@ for kind in still path; do
     while [ $process -lt "$processes" ]; do
         # shellcheck disable=SC2086
         "$build/tandem-frames" --out "$frames" --name $kind --first $((first + 2000 * process)) --count 2000 --seconds $((each > 0 ? each : 1)) \
-            --device "$device" --width "$width" --height "$height" --reference "$reference" $more >"$out/frames.$process" &
+            --device "$device" --width "$width" --height "$height" --reference "$reference" --middle 25 $more >"$out/frames.$process" &
         ids="$ids $!" process=$((process + 1))
     done
     made=0

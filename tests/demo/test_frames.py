@@ -52,6 +52,25 @@ class Frames(unittest.TestCase):
             np.testing.assert_allclose(np.linalg.norm(first["normal"][~sky], axis=-1), 1, atol=1e-4)
             self.assertTrue((first["depth"] >= 0).all() and (first["albedo"] <= 1).all())
 
+    def test_middle(self):
+        """Rays through the middle of a pixel meet the same with each sample, those that go anywhere in it do not; of many scenes it is
+        about the share that was asked for, whatever else is made of them."""
+        run = self.make("all", "--middle", "100", "--count", "2", "--samples", "1,4", "--reference", "1")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        for scene in range(2):
+            first, second = (self.load("all", scene, copy) for copy in (0, 1))
+            for key in ("albedo", "normal", "depth"):
+                np.testing.assert_allclose(first[key], second[key], rtol=1e-4, atol=1e-5, err_msg=key)
+            self.assertFalse(np.array_equal(first["color"], second["color"]))
+        for name, *more in (("some", "--middle", "40"), ("none",)):
+            run = self.make(name, *more, "--first", "5", "--count", "15", "--samples", "1,1", "--reference", "1", "--bounces", "1")
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+        middle = [np.array_equal(*(self.load("some", scene, copy)["normal"] for copy in (0, 1))) for scene in range(5, 20)]
+        self.assertTrue(3 <= sum(middle) <= 9, middle)
+        for scene in (5 + middle.index(False), 5 + middle.index(True)):
+            same = np.array_equal(self.load("some", scene, 0)["depth"], self.load("none", scene, 0)["depth"])
+            self.assertEqual(same, not middle[scene - 5])
+
     def test_gi(self):
         """Direct light and the rest: together they are the color of the same samples, and lamps, the sky and what mirrors get no rest.
         Depth and ray say where a pixel's surface is: a plane's normal is across what leads to neighbours."""
@@ -115,7 +134,7 @@ class Frames(unittest.TestCase):
     def test_refusals(self):
         for words, *args in (("--out is missing", "--count", "1"), ("unknown option", "--out", "x", "--size", "1"), ("has no value", "--out"),
                              ("exclude one another", "--out", "x", "--gi", "--length", "2"),
-                             ("is no number from 1 to 1000000", "--out", "x", "--count", "0"), ("is no number", "--out", "x", "--samples", "1,,1")):
+                             ("is no number from 1 to 1000000", "--out", "x", "--count", "0"), ("is no number from 0 to 100", "--out", "x", "--middle", "101"), ("is no number", "--out", "x", "--samples", "1,,1")):
             run = limits.run([FRAMES, *args], seconds=60, capture_output=True, text=True)
             self.assertEqual(run.returncode, 2)
             self.assertIn(words, run.stderr)
