@@ -151,7 +151,7 @@ void td_build_view(td_builder *at, td_record *record, int access, size_t offset,
     td_build_range(at, record, access, (td_range){TD_BASE_VIEW, view, 0, at->extent_bytes[view]});
 }
 
-static bool meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
+bool td_ranges_meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
 {
     for (uint32_t i = 0; i < a_count; i++)
         for (uint32_t j = 0; j < b_count; j++)
@@ -170,10 +170,10 @@ static td_barrier barrier_of(const td_plan *plan, uint32_t seen, uint32_t over, 
     for (uint32_t i = seen; i < at; i++) {
         const td_record *a = &plan->records[i];
 
-        if (meet(a->writes, a->write_count, b->reads, b->read_count) ||
-            meet(a->writes, a->write_count, b->writes, b->write_count))
+        if (td_ranges_meet(a->writes, a->write_count, b->reads, b->read_count) ||
+            td_ranges_meet(a->writes, a->write_count, b->writes, b->write_count))
             return TD_BARRIER_DATA;
-        if (i >= over && meet(a->reads, a->read_count, b->writes, b->write_count))
+        if (i >= over && td_ranges_meet(a->reads, a->read_count, b->writes, b->write_count))
             found = TD_BARRIER_ORDER;
     }
     return found;

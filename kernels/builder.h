@@ -70,6 +70,8 @@ void td_build_scratch_map(td_builder *at, td_record *record, size_t offset, td_p
 /* What a record reads or writes, without a pointer to it. */
 enum { TD_READ = 0, TD_WRITE = 1 };
 void td_build_range(td_builder *at, td_record *record, int access, td_range range);
+/* Whether any of the one and any of the other have bytes in common. */
+bool td_ranges_meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count);
 void td_build_place(td_builder *at, td_record *record, int access, td_place it);
 
 /* Both, for a place in scratch or a view; the pointer stays NULL where there is none. */

@@ -122,20 +122,6 @@ static bool join_norm(const pair *p)
 
 /* --- A norm, and some rows of a layer --- */
 
-static bool overlaps(const td_range *a, const td_range *b)
-{
-    return a->base == b->base && a->view == b->view && a->begin_bytes < b->end_bytes && b->begin_bytes < a->end_bytes;
-}
-
-static bool any_overlap(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
-{
-    for (uint32_t i = 0; i < a_count; i++)
-        for (uint32_t j = 0; j < b_count; j++)
-            if (overlaps(&a[i], &b[j]))
-                return true;
-    return false;
-}
-
 /* Whether the second reads what the first writes by its x alone. */
 static bool reads_by_x_alone(const pair *p)
 {
@@ -143,7 +129,7 @@ static bool reads_by_x_alone(const pair *p)
         const td_reloc *it = &p->second.relocs[i];
         const td_range there = {it->base, it->view, it->addend, it->addend + 1};
         if (it->offset != offsetof(td_params_linear, x) && it->offset != offsetof(td_params_linear, y) &&
-            any_overlap(&there, 1, p->first.writes, p->first.write_count))
+            td_ranges_meet(&there, 1, p->first.writes, p->first.write_count))
             return false;
     }
     return true;
@@ -164,18 +150,13 @@ static bool join_norm_of_rows(const pair *p)
     if (!meets(reloc_at(&p->first, offsetof(td_params_norm, y)), reloc_at(&p->second, offsetof(td_params_linear, x))) ||
         n->channels != params.p.ins || n->channels > TD_LINEAR_FEW_NORMED_INS || n->total != params.p.rows || n->total != n->rows ||
         n->y_at.stride_row != params.p.x_stride || p->second.grid[0] > td_multiprocessors(p->target) || !reads_by_x_alone(p) ||
-        any_overlap(p->first.writes, p->first.write_count, p->first.reads, p->first.read_count) ||
-        any_overlap(p->second.writes, p->second.write_count, p->first.reads, p->first.read_count))
+        td_ranges_meet(p->first.writes, p->first.write_count, p->first.reads, p->first.read_count) ||
+        td_ranges_meet(p->second.writes, p->second.write_count, p->first.reads, p->first.read_count))
         return false;
     td_record *record = launch(p, &p->second, kernel, &params, sizeof params);
     copy_pointers(p, record, offsetof(td_params_linear_few_normed, p), &p->second, offsetof(td_params_linear, x));
     copy_pointers(p, record, offsetof(td_params_linear_few_normed, n), &p->first, SIZE_MAX);
-    copy_ranges(p, record, TD_READ, p->first.reads, p->first.read_count, NULL);
-    for (uint32_t i = 0; i < p->second.read_count; i++)
-        if (!any_overlap(&p->second.reads[i], 1, p->first.writes, p->first.write_count))
-            td_build_range(p->at, record, TD_READ, p->second.reads[i]);
-    copy_ranges(p, record, TD_WRITE, p->first.writes, p->first.write_count, NULL);
-    copy_ranges(p, record, TD_WRITE, p->second.writes, p->second.write_count, NULL);
+    copy_ranges_of_both(p, record, &p->first.writes[0]);
     return true;
 }
 
