@@ -33,31 +33,40 @@ static void must(tandem_status status, const char *why)
         fail_msg("status %d: %s", (int)status, why);
 }
 
+/* To its end, with scratch of its own. */
+static void run_plan(const td_plan *plan, const uint64_t *views)
+{
+    td_cu_mem scratch = {0};
+    td_stream_submit submit = {.plan = plan, .views = views, .label = "test"};
+    uint64_t sequence;
+    char why[256] = "";
+    bool signalled;
+    must(td_cu_mem_alloc(device, plan->scratch_bytes + 256, &scratch, why, sizeof why), why);
+    submit.scratch = scratch.address;
+    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+    must(td_stream_wait(stream, sequence), "wait");
+    must(td_stream_status(stream, why, sizeof why), why);
+    td_cu_mem_free(device, &scratch);
+}
+
 /* On the device's own memory, guarded by what lies behind what is written. */
 static void run(tl_case *it, const td_plan *plan)
 {
-    td_cu_mem mems[TL_VIEWS] = {{0}}, scratch = {0};
-    uint64_t views[TL_VIEWS] = {0}, sequence;
-    td_stream_submit submit = {.plan = plan, .views = views, .label = "test"};
+    td_cu_mem mems[TL_VIEWS] = {{0}};
+    uint64_t views[TL_VIEWS] = {0};
     char why[256] = "";
-    bool signalled;
     for (uint32_t i = 0; i < TL_VIEWS; i++)
         if (it->data[i]) {
             must(td_cu_mem_alloc(device, it->bytes[i], &mems[i], why, sizeof why), why);
             must(td_cu_copy_to_device(device, mems[i].address, it->data[i], it->bytes[i]), "copy");
             views[i] = mems[i].address + td_view_in(&td_operation_linear.layout, &it->op, i)->offset_bytes;
         }
-    must(td_cu_mem_alloc(device, plan->scratch_bytes + 256, &scratch, why, sizeof why), why);
-    submit.scratch = scratch.address;
-    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-    must(td_stream_wait(stream, sequence), "wait");
-    must(td_stream_status(stream, why, sizeof why), why);
+    run_plan(plan, views);
     for (uint32_t i = TL_Y; i < TL_VIEWS; i++)
         if (it->data[i])
             must(td_cu_copy_to_host(device, it->data[i], mems[i].address, it->bytes[i]), "copy");
     for (uint32_t i = 0; i < TL_VIEWS; i++)
         td_cu_mem_free(device, &mems[i]);
-    td_cu_mem_free(device, &scratch);
 }
 
 /* How many forms can do it. */
@@ -201,11 +210,9 @@ static void test_codes(void **state)
 
 static void run_joined(void *user, const td_program *program, void *const *views, const uint64_t *bytes, uint32_t count)
 {
-    td_cu_mem mems[JC_MOST_VIEWS] = {{0}}, scratch = {0};
-    uint64_t addresses[JC_MOST_VIEWS] = {0}, sequence;
-    td_stream_submit submit = {.plan = program->plan, .views = addresses, .label = "test"};
+    td_cu_mem mems[JC_MOST_VIEWS] = {{0}};
+    uint64_t addresses[JC_MOST_VIEWS] = {0};
     char why[256] = "";
-    bool signalled;
     (void)user;
     for (uint32_t i = 0; i < count; i++)
         if (views[i]) {
@@ -213,17 +220,12 @@ static void run_joined(void *user, const td_program *program, void *const *views
             must(td_cu_copy_to_device(device, mems[i].address, views[i], bytes[i]), "copy");
             addresses[i] = mems[i].address;
         }
-    must(td_cu_mem_alloc(device, program->plan->scratch_bytes + 256, &scratch, why, sizeof why), why);
-    submit.scratch = scratch.address;
-    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
-    must(td_stream_wait(stream, sequence), "wait");
-    must(td_stream_status(stream, why, sizeof why), why);
+    run_plan(program->plan, addresses);
     for (uint32_t i = 0; i < count; i++)
         if (views[i]) {
             must(td_cu_copy_to_host(device, views[i], mems[i].address, bytes[i]), "copy");
             td_cu_mem_free(device, &mems[i]);
         }
-    td_cu_mem_free(device, &scratch);
 }
 
 /* By one kernel: the same bits as by two. With kernels of command buffers alone: by some of a stream's own it would be tensor maps. */
