@@ -11,7 +11,7 @@
  * Entries `normed` begin with the norm that makes x, each block of its own rows, into shared memory: that takes less than a kernel of
  * its own takes to begin and to end. Meanwhile weights are on their way.
  */
-#include "kernels/cuda/norm_short.cuh"
+#include "kernels/cuda/norm_rows.cuh"
 #include "kernels/join_params.h"
 #include "kernels/linear/weights.cuh"
 
@@ -65,19 +65,10 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
     }
 
     struct Step {
-        uint32_t x[2 * Tiles][4], w[Octets][4];
+        alignas(16) uint32_t x[2 * Tiles][4];
+        uint32_t w[Octets][4];
     };
 
-    __device__ __forceinline__ static void load_x(uint32_t (&to)[4], const uint8_t *from)
-    {
-        if constexpr (Normed) {
-            const uint4 words = *reinterpret_cast<const uint4 *>(from);
-
-            to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
-        } else {
-            load_here(to, from);
-        }
-    }
     /* The warp's step `ahead` from here on; what is in shared memory only once it is multiplied. */
     __device__ __forceinline__ void load(Step &to, int ahead) const
     {
@@ -86,13 +77,13 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
             load_here(to.w[i], w[i] + ahead * (64 * Shares));
 #pragma unroll
         for (int i = 0; i < 2 * Tiles && !Normed; i++)
-            load_x(to.x[i], x[i] + ahead * (64 * Shares));
+            load_here(to.x[i], x[i] + ahead * (64 * Shares));
     }
     __device__ __forceinline__ void load_late(Step &to, int ahead) const
     {
 #pragma unroll
         for (int i = 0; i < 2 * Tiles && Normed; i++)
-            load_x(to.x[i], x[i] + ahead * (64 * Shares));
+            *reinterpret_cast<uint4 *>(to.x[i]) = *reinterpret_cast<const uint4 *>(x[i] + ahead * (64 * Shares));
     }
 
     __device__ __forceinline__ void advance(int by)
@@ -217,40 +208,58 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
             linear_finish(p, row0 + row, (column_tile * across + octet) * 8, a, b);
         }
     }
+
+    /* What a thread finishes: eight of a tile's sums, or none, and ahead of them what they are finished with; else whatever is its turn. */
+    struct Mine {
+        static constexpr uint32_t across = columns / 8;
+        static_assert(rows * across <= threads, "a thread has eight of a tile's sums, or none");
+        const uint32_t in = threadIdx.x / across, octet = threadIdx.x % across;
+        const uint32_t row, column;
+        const bool plain;
+        LinearMore more;
+
+        __device__ __forceinline__ explicit Mine(const LinearFew &few)
+            : row(few.row0 + in), column(few.column_tile * columns + 8 * octet), plain(LinearMore::suffices(few.p))
+        {
+        }
+        __device__ __forceinline__ void load(const td_params_linear &params)
+        {
+            if (plain && in < rows)
+                more.load(params, row, column);
+        }
+        __device__ __forceinline__ void finish(const LinearFew &few, const Sums &sums) const
+        {
+            if (!plain) {
+                few.finish(sums);
+            } else if (in < rows) {
+                float all[8];
+
+                add_up(all, sums, in * stride + 8 * octet);
+                more.finish(few.p, row, column, all);
+            }
+        }
+    };
 };
 
 template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16>
 __device__ __forceinline__ void linear_few(const td_params_linear &p)
 {
     using Few = LinearFew<Tiles, Octets, Shares, Columns, Ahead, Bf16>;
-    constexpr uint32_t across = Few::columns / 8;
-    static_assert(Few::rows * across <= Few::threads, "a thread has eight of a tile's sums, or none");
     __shared__ __align__(16) typename Few::Sums sums;
     typename Few::Step step[Ahead];
     float c[Tiles][Octets][4];
     Few few(p);
-    LinearMore more;
-    const bool stop = threadIdx.x == 0 && is_set(p.cancel), plain = LinearMore::suffices(p);
-    const uint32_t in = threadIdx.x / across, row = few.row0 + in, octet = threadIdx.x % across;
-    const uint32_t column = few.column_tile * Few::columns + 8 * octet;
+    typename Few::Mine mine(few);
+    const bool stop = threadIdx.x == 0 && is_set(p.cancel);
 
     wait_for_previous();
     launch_dependents();
-    const int mine = few.start(step);
-    if (plain && in < Few::rows)
-        more.load(p, row, column);
-    few.sum(c, step, mine);
+    const int steps = few.start(step);
+    mine.load(p);
+    few.sum(c, step, steps);
     few.put(sums[few.share], c);
-    if (__syncthreads_or(stop))
-        return;
-    if (!plain) {
-        few.finish(sums);
-    } else if (in < Few::rows) {
-        float all[8];
-
-        Few::add_up(all, sums, in * Few::stride + 8 * octet);
-        more.finish(p, row, column, all);
-    }
+    if (!__syncthreads_or(stop))
+        mine.finish(few, sums);
 }
 
 /* What a norm's channels are multiplied by, and what is added. */
@@ -298,7 +307,11 @@ template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, L
 #pragma unroll
     for (int k = 0; k < Norm::chunks; k++)
         if (Norm::channel(k) < n.channels) {
-            const uint4 words = h.normed(k, scale, gains.weight, gains.bias);
+            float weight[8], bias[8];
+
+            linear_get8(weight, gains.weight + Norm::channel(k));
+            linear_get8(bias, gains.bias + Norm::channel(k));
+            const uint4 words = h.normed(k, scale, weight, bias);
 
             *reinterpret_cast<uint4 *>(x + in * TD_LINEAR_FEW_NORMED_PITCH(n.channels) + Norm::channel(k)) = words;
             if (y)
@@ -310,7 +323,7 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead>
 __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_normed &all)
 {
     using Few = LinearFew<Tiles, Octets, Shares, Columns, Ahead, false, true>;
-    constexpr uint32_t across = Few::columns / 8, rows_bytes = 2 * Few::rows * TD_LINEAR_FEW_NORMED_PITCH(TD_LINEAR_FEW_NORMED_INS);
+    constexpr uint32_t rows_bytes = 2 * Few::rows * TD_LINEAR_FEW_NORMED_PITCH(TD_LINEAR_FEW_NORMED_INS);
     static_assert(Few::threads == TD_NORM_THREADS, "a block of either");
     __shared__ __align__(16) uint8_t bytes[sizeof(typename Few::Sums) > rows_bytes ? sizeof(typename Few::Sums) : rows_bytes];
     __shared__ LinearFewGains gains;
@@ -321,37 +334,25 @@ __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_nor
     typename Few::Step step[Ahead];
     float c[Tiles][Octets][4];
     Few few(p, x);
-    LinearMore more;
-    const bool plain = LinearMore::suffices(p);
-    const uint32_t in = threadIdx.x / across, row = few.row0 + in, octet = threadIdx.x % across;
-    const uint32_t column = few.column_tile * Few::columns + 8 * octet;
-    int mine = 0;
+    typename Few::Mine mine(few);
+    int steps = 0;
 
     if (p.w_is_constant)
-        mine = few.start(step);
+        steps = few.start(step);
     wait_for_previous();
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
     if (!p.w_is_constant)
-        mine = few.start(step);
+        steps = few.start(step);
     linear_few_norm<Few::rows>(x, gains, all.n, few.row0, few.column_tile == 0 && !stop);
-    if (plain && in < Few::rows)
-        more.load(p, row, column);
+    mine.load(p);
     __syncthreads();
-    few.sum(c, step, mine);
+    few.sum(c, step, steps);
     __syncthreads();
     few.put(sums[few.share], c);
-    if (__syncthreads_or(stop))
-        return;
-    if (!plain) {
-        few.finish(sums);
-    } else if (in < Few::rows) {
-        float eight[8];
-
-        Few::add_up(eight, sums, in * Few::stride + 8 * octet);
-        more.finish(p, row, column, eight);
-    }
+    if (!__syncthreads_or(stop))
+        mine.finish(few, sums);
 }
 
 } // namespace td

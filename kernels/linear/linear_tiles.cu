@@ -179,15 +179,6 @@ private:
     {
         return static_cast<const float *>(n.p.x) + int64_t(row) * n.p.x_stride;
     }
-    __device__ __forceinline__ void get_weights(float (&w)[8], uint32_t c) const
-    {
-#pragma unroll
-        for (int j = 0; j < 8; j += 4) {
-            const float4 four = *reinterpret_cast<const float4 *>(weight + c + j);
-
-            w[j] = four.x, w[j + 1] = four.y, w[j + 2] = four.z, w[j + 3] = four.w;
-        }
-    }
     /* Of a row each, one behind the other. */
     __device__ __forceinline__ void make_long() const
     {
@@ -201,7 +192,7 @@ private:
                 __syncthreads();
             }
             line.store(x + row * TD_LINEAR_NORMED_PITCH(n.p.ins), line.scale(n.epsilon, true, warps[row]), true,
-                       [&](int i, float(&w)[8]) { get_weights(w, line.step * i + line.first); });
+                       [&](int i, float(&w)[8]) { linear_get8(w, weight + line.step * i + line.first); });
         }
     }
     /* A warp a row for what that is multiplied by; then half of the block a row, eight channels a thread. */
@@ -227,7 +218,7 @@ private:
             float h[8], w[8];
 
             norm_load8(h, row_of_x(row), c); /* from L1 */
-            get_weights(w, c);
+            linear_get8(w, weight + c);
             norm_store8(x + row * TD_LINEAR_NORMED_PITCH(n.p.ins) + c, h, scales[row], w);
         }
     }

@@ -8,7 +8,6 @@
  * `norm_line`: the usual one of float32 rows, as language models have them, in registers of a warp or a block, likewise.
  */
 #include "kernels/cuda/norm_line.cuh"
-#include "kernels/cuda/norm_short.cuh"
 
 namespace td {
 
@@ -88,9 +87,80 @@ struct NormRow {
     }
 };
 
+/* Eight channels of a row in every 256, as far as there are any: 16 bytes each, zeros elsewhere. */
+template <class E> struct NormShort {
+    static constexpr int most = int(TD_NORM_SHORT / 256);
+
+    uint4 words[most];
+
+    __device__ __forceinline__ void load(const void *row, uint32_t channels)
+    {
+#pragma unroll
+        for (int i = 0; i < most; i++) {
+            const uint32_t c = 256 * i + threadIdx.x % 32 * 8;
+
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (c < channels)
+                words[i] = *reinterpret_cast<const uint4 *>(static_cast<const E *>(row) + c);
+        }
+    }
+    __device__ __forceinline__ void get(float (&x)[8], int i) const
+    {
+        E e[8];
+
+        memcpy(e, &words[i], sizeof e);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            x[j] = to_float(e[j]);
+    }
+    /* Of x and `more`, rounded. */
+    __device__ __forceinline__ void add(const NormShort &more, uint32_t channels)
+    {
+#pragma unroll
+        for (int i = 0; i < most; i++)
+            if (256 * i < channels) {
+                float x[8], y[8];
+
+                get(x, i);
+                more.get(y, i);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    x[j] = __fadd_rn(x[j], y[j]);
+                set(words[i], x);
+            }
+    }
+    __device__ __forceinline__ static void set(uint4 &to, const float (&x)[8])
+    {
+        E *const as = nullptr;
+
+        to = make_uint4(pack2(as, x[0], x[1]), pack2(as, x[2], x[3]), pack2(as, x[4], x[5]), pack2(as, x[6], x[7]));
+    }
+    /* The mean of x, or of its squared distances from `from`. */
+    template <bool Squares> __device__ __forceinline__ float mean(uint32_t channels, float from) const
+    {
+        float s[8] = {};
+
+#pragma unroll
+        for (int i = 0; i < most; i++)
+            if (256 * i < channels) {
+                const bool there = 256 * i + threadIdx.x % 32 * 8 < channels;
+                float x[8];
+
+                get(x, i);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    if (Squares)
+                        x[j] = there ? __fmul_rn(__fsub_rn(x[j], from), __fsub_rn(x[j], from)) : 0.0f;
+                    s[j] = __fadd_rn(s[j], x[j]);
+                }
+            }
+        return __fdiv_rn(norm_warp_sum(s), float(channels));
+    }
+};
+
 template <class E> __device__ __forceinline__ void norm_short(const td_params_norm &p)
 {
-    constexpr int most = int(TD_NORM_SHORT / 256);
+    constexpr int most = NormShort<E>::most;
     const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / 32) + threadIdx.x / 32;
     const bool stop = is_set(p.cancel);
     int64_t batch, head, row;
@@ -100,29 +170,53 @@ template <class E> __device__ __forceinline__ void norm_short(const td_params_no
     launch_dependents();
     if (number >= p.total) /* whole warps leave */
         return;
-    NormShortWeights<most> weights;
-    NormShort<E, most> h, more;
+    float weight[most][8], bias[most][8];
+    NormShort<E> h;
 
     h.load(static_cast<const E *>(p.x) + row_at(p.x_at, batch, head, row), p.channels);
-    weights.load(p);
+#pragma unroll
+    for (int i = 0; i < most; i++) {
+        const uint32_t c = 256 * i + threadIdx.x % 32 * 8;
+
+        if (c < p.channels && p.weight)
+            norm_load8(weight[i], p.weight, c);
+        if (c < p.channels && p.bias)
+            norm_load8(bias[i], p.bias, c);
+    }
     if (p.residual) {
+        NormShort<E> more;
+
         more.load(static_cast<const E *>(p.residual) + row_at(p.residual_at, batch, head, row), p.channels);
         h.add(more, p.channels);
     }
-    const NormScale by = h.scale(p);
+    const float mean = p.subtracts_mean ? h.template mean<false>(p.channels, 0) : 0.0f;
+    const float square = h.template mean<true>(p.channels, mean);
+    const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(square, p.epsilon)));
 
     if (__any_sync(~0u, stop))
         return;
     E *const y = static_cast<E *>(p.y) + row_at(p.y_at, batch, head, row);
-    E *const sum = p.sum ? static_cast<E *>(p.sum) + row_at(p.sum_at, batch, head, row) : nullptr;
 #pragma unroll
     for (int i = 0; i < most; i++) {
-        const uint32_t c = norm_short_channel(i);
+        const uint32_t c = 256 * i + threadIdx.x % 32 * 8;
 
         if (c < p.channels) {
-            if (sum)
-                *reinterpret_cast<uint4 *>(sum + c) = h.words[i];
-            *reinterpret_cast<uint4 *>(y + c) = h.normed(p, i, by, weights);
+            float x[8];
+            uint4 words;
+
+            if (p.sum)
+                *reinterpret_cast<uint4 *>(static_cast<E *>(p.sum) + row_at(p.sum_at, batch, head, row) + c) = h.words[i];
+            h.get(x, i);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                x[j] = __fmul_rn(__fsub_rn(x[j], mean), scale);
+                if (p.weight)
+                    x[j] = __fmul_rn(x[j], weight[i][j]);
+                if (p.bias)
+                    x[j] = __fadd_rn(x[j], bias[i][j]);
+            }
+            NormShort<E>::set(words, x);
+            *reinterpret_cast<uint4 *>(y + c) = words;
         }
     }
 }
