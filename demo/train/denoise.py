@@ -27,10 +27,10 @@ def arguments():
     parser.add_argument("--crop", type=int, default=160)
     parser.add_argument("--batch", type=int, default=32, help="crops of a step, all frames of clips counted")
     parser.add_argument("--length", type=int, default=4, help="frames of a clip, in half of all steps; 1: no history")
-    parser.add_argument("--preset", choices=network.PRESETS, default="balanced", help="how wide the network is, and how slow")
+    parser.add_argument("--preset", choices=network.PRESETS, help="how wide the network is, and how slow; default: balanced")
     parser.add_argument("--widths", help="instead: channels of the three levels, as 48,64,96; multiples of 16")
-    parser.add_argument("--weights", type=pathlib.Path, help="a model of export.py's, to begin with where there is no checkpoint: width and\n"
-                        "history are that one's")
+    parser.add_argument("--weights", type=pathlib.Path, help="a model of export.py's, to begin with where there is no checkpoint: history\n"
+                        "is that one's, and width, unless --preset or --widths asks for more: then it is widened")
     parser.add_argument("--sparse", type=float, default=0.25, help="share of clips with color at fewer pixels, as they are upscaled")
     parser.add_argument("--tone", type=float, default=0.03, help="weight of the logarithm of each crop's error as it is shown")
     parser.add_argument("--relative", type=float, default=0.2, help="weight of relMSE, which dark pixels beside bright edges have most of")
@@ -167,10 +167,22 @@ def evaluate(net, groups):
 # --- Training ---
 
 
+def beginning(path, widths):
+    """A model file's options and state, widened to `widths` if they are there and others."""
+    options, state = export.read(path)
+    if widths in (None, options["widths"]):
+        return options, state
+    if any(wide < width for wide, width in zip(widths, options["widths"])):
+        raise SystemExit(f"--weights {path}: has {options['widths']} channels, more than {widths}")
+    net = network.Denoiser(**options)
+    net.load_state_dict(state)
+    return {**options, "widths": widths}, net.widened(widths).state_dict()
+
+
 def main():
     a = arguments()
-    widths = tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset]
-    fresh, begin = export.read(a.weights) if a.weights else ({"widths": widths, "history": a.length > 1}, None)
+    widths = tuple(map(int, a.widths.split(","))) if a.widths else network.PRESETS[a.preset] if a.preset else None
+    fresh, begin = beginning(a.weights, widths) if a.weights else ({"widths": widths or network.PRESETS["balanced"], "history": a.length > 1}, None)
     run = training.Training(a, network.Denoiser, fresh, begin, weight_decay=1e-4)
     groups = batches.load(a.frames, a.device)
     held_out = batches.load([a.held_out], a.device) if a.held_out else None

@@ -203,6 +203,24 @@ class Denoiser(nn.Module):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
                 nn.init.zeros_(layer.bias)
 
+    def widened(self, widths):
+        """A network of more channels that computes the same: what its new ones say counts for nothing before it is trained."""
+        wide = Denoiser(widths, self.dim, self.radius, self.coarse_radius, self.final_radius, self.history)
+        first = {"up2": (self.widths[1], widths[1]), "up1": (self.widths[0], widths[0])}  # of their inputs, which are two levels'
+        state = wide.state_dict()
+        for name, x in self.state_dict().items():
+            to, layer = state[name], name.split(".")[0]
+            if x.dim() < 4:
+                to[: len(x)] = x
+                continue
+            outs, ins = x.shape[:2]
+            old, new = first.get(layer, (ins, to.shape[1]))
+            to[:outs] = 0
+            to[:outs, :old] = x[:, :old]
+            to[:outs, new : new + ins - old] = x[:, old:]
+        wide.load_state_dict(state)
+        return wide
+
     def heads(self, features):
         """Queries and keys of each level."""
         def up(x, like):

@@ -32,6 +32,7 @@ build/tandem and build/tandem-bench may come from elsewhere. Each run ends by --
   --python P       one that has torch, numpy and safetensors; default: python3
   --device N       of several GPUs; default 0
   --size WxH       of frames; default 320x192
+  --middle P       percent of scenes whose rays go through the middle of pixels; default 10
   --reference N    samples of references; default 512
   --options O      further ones of denoise.py, as one word: '--preset fast'
 END
@@ -44,7 +45,7 @@ die() {
 
 start=$(date +%s)
 run='' runs=5 minutes=9 checkpoint='' out=train-out frames='' share=20 held_out='' build=$root/build python=python3 size=320x192
-reference=512 options='' oidn='' device=0 weights='' beside='' processes=1 first=''
+reference=512 middle=10 options='' oidn='' device=0 weights='' beside='' processes=1 first=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)
@@ -71,15 +72,16 @@ while [ $# -gt 0 ]; do
     --device) device=$2 ;;
     --size) size=$2 ;;
     --reference) reference=$2 ;;
+    --middle) middle=$2 ;;
     --options) options=$2 ;;
     --oidn) oidn="--oidn $2" ;;
     *) die "unknown option $1; see --help" ;;
     esac
     shift 2
 done
-for value in "$run" "$runs" "$minutes" "$share" "$reference" "$device" "$processes"; do
+for value in "$run" "$runs" "$minutes" "$share" "$reference" "$device" "$processes" "$middle"; do
     case $value in
-    '' | *[!0-9]* | ?????*) die "--run, --runs, --minutes, --render-share, --reference, --device and --processes must be numbers; \"$value\" is none" ;;
+    '' | *[!0-9]* | ?????*) die "--run, --runs, --minutes, --render-share, --reference, --device, --processes and --middle must be numbers; \"$value\" is none" ;;
     esac
 done
 [ -n "$first" ] || first=$((run * 1000000 + device * 50000))
@@ -87,6 +89,7 @@ case $first in
 *[!0-9]* | ?????????*) die "--first $first: must be a number below 100000000" ;;
 esac
 { [ "$processes" -gt 0 ] && [ "$processes" -le 25 ]; } || die "--processes $processes: must be 1 to 25"
+[ "$middle" -le 100 ] || die "--middle $middle: must be at most 100"
 [ "$run" -lt "$runs" ] || die "--run $run: must be less than --runs, $runs"
 [ "$minutes" -gt 0 ] || die "--minutes $minutes: must be at least 1"
 [ "$share" -lt 90 ] || die "--render-share $share: must be less than 90"
@@ -132,7 +135,7 @@ for kind in still path; do
     while [ $process -lt "$processes" ]; do
         # shellcheck disable=SC2086
         "$build/tandem-frames" --out "$frames" --name $kind --first $((first + 2000 * process)) --count 2000 --seconds $((each > 0 ? each : 1)) \
-            --device "$device" --width "$width" --height "$height" --reference "$reference" --middle 25 $more >"$out/frames.$process" &
+            --device "$device" --width "$width" --height "$height" --reference "$reference" --middle "$middle" $more >"$out/frames.$process" &
         ids="$ids $!" process=$((process + 1))
     done
     made=0

@@ -105,6 +105,29 @@ class Denoiser(unittest.TestCase):
             with self.assertRaisesRegex(SystemExit, f"{other.name}: not a denoiser of export.py"):
                 export.read(other)
 
+    def test_widened(self):
+        """A file of fewer channels, widened, says the same, and learns by its new ones."""
+        import denoise
+        import network
+        import torch
+        file = RUN.parents[1] / "assets/denoise-fast.safetensors"
+        nets = []
+        for widths in (None, network.PRESETS["fast"], network.PRESETS["high"]):
+            options, weights = denoise.beginning(file, widths)
+            nets.append(network.Denoiser(**options))
+            nets[-1].load_state_dict(weights)
+        self.assertEqual([net.widths for net in nets], [network.PRESETS[preset] for preset in ("fast", "fast", "high")])
+        generator = torch.Generator().manual_seed(1)
+        color, albedo, normal, depth, history = (torch.rand(1, channels, 24, 40, generator=generator) for channels in (3, 3, 3, 1, 4))
+        said = [net(color, albedo, normal, depth, history) for net in nets]
+        for other in said[1:]:
+            for a, b in zip(said[0], other):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+        said[2][0].log1p().sum().backward()
+        self.assertGreater(float(nets[2].half2.weight.grad[:, 32:].abs().max()), 0)
+        with self.assertRaisesRegex(SystemExit, "denoise.safetensors: has .48, 64, 96. channels, more than .32, 64, 96."):
+            denoise.beginning(file.with_name("denoise.safetensors"), (32, 64, 96))
+
     def test_exposure(self):
         """Of pixels that are there: as many tiles' means, however few pixels they are of."""
         import network
