@@ -135,6 +135,13 @@ static bool reads_by_x_alone(const pair *p)
     return true;
 }
 
+/* Whether its sums are finished with no more than a bias, an activation and a residual, as LinearMore has it. */
+static bool finishes_plainly(const td_record *record)
+{
+    return !((const td_params_linear *)(const void *)record->params)->gate && !reloc_at(record, offsetof(td_params_linear, scale)) &&
+           !reloc_at(record, offsetof(td_params_linear, rotation));
+}
+
 /* A block has the norm of its own rows, whatever others have: so none may write what another reads, and it pays where blocks are all at
  * work at once, and in command buffers: a record of its own costs twice as much there as on one of Hopper's streams, which have tensor
  * maps. What the norm makes is written all the same, for those behind. */
@@ -142,18 +149,19 @@ static bool join_norm_of_rows(const pair *p)
 {
     const td_kernel *kernel = td_linear_few_normed_kernel(&p->second);
 
-    if (!kernel || p->target->tensor_maps || !td_norm_is_short_f16(&p->first))
+    if (!kernel || p->target->tensor_maps || !td_norm_is_short_f16(&p->first) || !finishes_plainly(&p->second))
         return false;
     const td_params_linear_few_normed params = {.p = *(const td_params_linear *)(const void *)p->second.params,
                                                 .n = *(const td_params_norm *)(const void *)p->first.params};
     const td_params_norm *n = &params.n;
     if (!meets(reloc_at(&p->first, offsetof(td_params_norm, y)), reloc_at(&p->second, offsetof(td_params_linear, x))) ||
-        n->channels != params.p.ins || n->channels > TD_LINEAR_FEW_NORMED_INS || n->total != params.p.rows || n->total != n->rows ||
+        n->channels != params.p.ins || n->channels > TD_LINEAR_FEW_NORMED_INS || n->channels % 32 || n->total != params.p.rows || n->total != n->rows ||
         n->y_at.stride_row != params.p.x_stride || p->second.grid[0] > td_multiprocessors(p->target) || !reads_by_x_alone(p) ||
         td_ranges_meet(p->first.writes, p->first.write_count, p->first.reads, p->first.read_count) ||
         td_ranges_meet(p->second.writes, p->second.write_count, p->first.reads, p->first.read_count))
         return false;
     td_record *record = launch(p, &p->second, kernel, &params, sizeof params);
+    record->block[0] = TD_LINEAR_FEW_NORMED_THREADS;
     copy_pointers(p, record, offsetof(td_params_linear_few_normed, p), &p->second, offsetof(td_params_linear, x));
     copy_pointers(p, record, offsetof(td_params_linear_few_normed, n), &p->first, SIZE_MAX);
     copy_ranges_of_both(p, record, &p->first.writes[0]);

@@ -9,7 +9,8 @@
  * sums are added up in shared memory, in the order of warps. Code that a block meets once takes longer than what it does: so there
  * is little of it.
  * Entries `normed` begin with the norm that makes x, each block of its own rows, into shared memory: that takes less than a kernel of
- * its own takes to begin and to end. Meanwhile weights are on their way.
+ * its own takes to begin and to end. Meanwhile weights are on their way. For that alone a block has twice as many warps: each has half of
+ * the code, then.
  */
 #include "kernels/cuda/norm_rows.cuh"
 #include "kernels/join_params.h"
@@ -28,7 +29,7 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
     const td_params_linear &p;
     uint32_t row0, column_tile;
     int g, q, share, column0; /* this thread's rows are g and + 8 ..., channels 8 q to 8 q + 7; columns begin at column0 */
-    const uint8_t *x[2 * Tiles], *w[Octets];
+    const uint8_t *x[Normed ? 1 : 2 * Tiles], *w[Octets]; /* rows in shared memory lie one behind the other */
     uint32_t steps; /* whole ones */
 
     /* Rows that do not exist are the last one. `rows_of_x`: where x has been put, row0's first. */
@@ -46,13 +47,12 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
         steps = p.ins / 32;
         const uint32_t begin = 64 * share + 16 * q;
         const uint8_t *const w0 = static_cast<const uint8_t *>(p.w) + begin;
+        if constexpr (Normed)
+            x[0] = reinterpret_cast<const uint8_t *>(rows_of_x + g * TD_LINEAR_FEW_NORMED_PITCH(p.ins)) + begin;
 #pragma unroll
-        for (int i = 0; i < 2 * Tiles; i++)
-            if constexpr (Normed)
-                x[i] = reinterpret_cast<const uint8_t *>(rows_of_x + (8 * i + g) * TD_LINEAR_FEW_NORMED_PITCH(p.ins)) + begin;
-            else
-                x[i] = static_cast<const uint8_t *>(p.x) + begin +
-                       uint64_t(min(row0 + 8 * i + g, p.rows - 1)) * uint32_t(2 * p.x_stride);
+        for (int i = 0; i < 2 * Tiles && !Normed; i++)
+            x[i] = static_cast<const uint8_t *>(p.x) + begin +
+                   uint64_t(min(row0 + 8 * i + g, p.rows - 1)) * uint32_t(2 * p.x_stride);
 #pragma unroll
         for (int i = 0; i < Octets; i++) {
             const uint32_t in = column0 + 8 * i + g; /* of the tile's rows of w: with a gate by halves half of them are b's */
@@ -69,7 +69,7 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
         uint32_t w[Octets][4];
     };
 
-    /* The warp's step `ahead` from here on; what is in shared memory only once it is multiplied. */
+    /* The warp's step `ahead` from here on: of x, if it is in shared memory, once it is multiplied. */
     __device__ __forceinline__ void load(Step &to, int ahead) const
     {
 #pragma unroll
@@ -79,11 +79,12 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
         for (int i = 0; i < 2 * Tiles && !Normed; i++)
             load_here(to.x[i], x[i] + ahead * (64 * Shares));
     }
-    __device__ __forceinline__ void load_late(Step &to, int ahead) const
+    __device__ __forceinline__ void load_normed(Step &to, int ahead) const
     {
 #pragma unroll
-        for (int i = 0; i < 2 * Tiles && Normed; i++)
-            *reinterpret_cast<uint4 *>(to.x[i]) = *reinterpret_cast<const uint4 *>(x[i] + ahead * (64 * Shares));
+        for (int i = 0; i < 2 * Tiles; i++)
+            *reinterpret_cast<uint4 *>(to.x[i]) =
+                *reinterpret_cast<const uint4 *>(x[0] + i * (16 * TD_LINEAR_FEW_NORMED_PITCH(p.ins)) + ahead * (64 * Shares));
     }
 
     __device__ __forceinline__ void advance(int by)
@@ -116,10 +117,8 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
     {
         Step step = {};
 
-        if (32 * steps + 8 * q < p.ins) {
+        if (32 * steps + 8 * q < p.ins)
             load(step, 0);
-            load_late(step, 0);
-        }
         multiply(c, step);
     }
 
@@ -135,20 +134,23 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
         return mine;
     }
 
+    __device__ __forceinline__ static void clear(float (&c)[Tiles][Octets][4])
+    {
+#pragma unroll
+        for (int i = 0; i < 4 * Tiles * Octets; i++)
+            c[i / 4 / Octets][i / 4 % Octets][i % 4] = 0.0f;
+    }
     /* This warp's sums. */
     __device__ __forceinline__ void sum(float (&c)[Tiles][Octets][4], Step (&step)[Ahead], int mine)
     {
         int left = mine;
 
-#pragma unroll
-        for (int i = 0; i < 4 * Tiles * Octets; i++)
-            c[i / 4 / Octets][i / 4 % Octets][i % 4] = 0.0f;
+        clear(c);
 #pragma unroll 1
         for (; left > 0; left -= Ahead) {
 #pragma unroll
             for (int i = 0; i < Ahead; i++)
                 if (i < left) {
-                    load_late(step[i], i);
                     multiply(c, step[i]);
                     if (i + Ahead < left)
                         load(step[i], i + Ahead);
@@ -159,6 +161,17 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
             advance(left); /* so far beyond it has come */
             multiply_rest(c);
         }
+    }
+    /* The same of rows in shared memory: all steps are whole, and under way. */
+    __device__ __forceinline__ void sum_normed(float (&c)[Tiles][Octets][4], Step (&step)[Ahead], int mine) const
+    {
+        clear(c);
+#pragma unroll
+        for (int i = 0; i < Ahead; i++)
+            if (i < mine) {
+                load_normed(step[i], i);
+                multiply(c, step[i]);
+            }
     }
 
     __device__ __forceinline__ void put(float (&to)[rows * stride], const float (&c)[Tiles][Octets][4]) const
@@ -219,7 +232,7 @@ template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16, 
         LinearMore more;
 
         __device__ __forceinline__ explicit Mine(const LinearFew &few)
-            : row(few.row0 + in), column(few.column_tile * columns + 8 * octet), plain(LinearMore::suffices(few.p))
+            : row(few.row0 + in), column(few.column_tile * columns + 8 * octet), plain(Normed || LinearMore::suffices(few.p))
         {
         }
         __device__ __forceinline__ void load(const td_params_linear &params)
@@ -269,9 +282,10 @@ struct LinearFewGains {
     /* Half of a block has the weights, the other half biases. */
     __device__ __forceinline__ void fetch(const td_params_norm &n)
     {
-        static_assert(TD_LINEAR_FEW_NORMED_INS <= 4 * TD_NORM_THREADS / 2, "a thread has four channels, or none");
-        const uint32_t c = 4 * (threadIdx.x % (TD_NORM_THREADS / 2));
-        const bool is_bias = threadIdx.x >= TD_NORM_THREADS / 2;
+        constexpr uint32_t half = TD_LINEAR_FEW_NORMED_THREADS / 2;
+        static_assert(TD_LINEAR_FEW_NORMED_INS <= 4 * half, "a thread has four channels, or none");
+        const uint32_t c = 4 * (threadIdx.x % half);
+        const bool is_bias = threadIdx.x >= half;
         const float *const from = static_cast<const float *>(is_bias ? n.bias : n.weight);
         const float none = is_bias ? -0.0f : 1.0f; /* changes nothing */
         float *const to = is_bias ? bias : weight;
@@ -284,17 +298,18 @@ struct LinearFewGains {
     }
 };
 
-/* Rows of x by a norm, which each block makes of its own rows, a warp some of them; and y of the norm, which one column of blocks
- * writes. */
+/* Rows of x by a norm, which each block makes of its own rows, a warp two of them, if there are so many; and y of the norm, which one
+ * column of blocks writes. */
 template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, LinearFewGains &gains, const td_params_norm &n, uint32_t row0, bool writes)
 {
-    constexpr int at_once = Rows / int(TD_NORM_THREADS / 32);
+    constexpr int at_once = 2;
     using Norm = NormRows<at_once, TD_LINEAR_FEW_NORMED_INS>;
+    static_assert(Rows <= at_once * int(TD_LINEAR_FEW_NORMED_THREADS / 32), "a warp has its rows once");
     const uint32_t in = threadIdx.x / 32 * at_once + Norm::row(), asked = row0 + in, row = min(asked, n.rows - 1);
     const auto row_of = [&](const void *tensor, const td_strides &at) {
         return tensor ? static_cast<const __half *>(tensor) + int64_t(row) * at.stride_row : nullptr;
     };
-    const bool mine = writes && asked < n.rows;
+    const bool is_there = in < uint32_t(Rows), mine = writes && is_there && asked < n.rows;
     __half *const y = mine ? const_cast<__half *>(row_of(n.y, n.y_at)) : nullptr;
     Norm h;
 
@@ -306,7 +321,7 @@ template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, L
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < Norm::chunks; k++)
-        if (Norm::channel(k) < n.channels) {
+        if (is_there && Norm::channel(k) < n.channels) {
             float weight[8], bias[8];
 
             linear_get8(weight, gains.weight + Norm::channel(k));
@@ -319,12 +334,13 @@ template <int Rows> __device__ __forceinline__ void linear_few_norm(__half *x, L
         }
 }
 
-template <int Tiles, int Octets, int Shares, int Columns, int Ahead>
+template <int Tiles, int Octets, int Shares, int Columns>
 __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_normed &all)
 {
+    constexpr int Ahead = (TD_LINEAR_FEW_NORMED_INS / 32 + Shares - 1) / Shares; /* all that a warp has */
     using Few = LinearFew<Tiles, Octets, Shares, Columns, Ahead, false, true>;
     constexpr uint32_t rows_bytes = 2 * Few::rows * TD_LINEAR_FEW_NORMED_PITCH(TD_LINEAR_FEW_NORMED_INS);
-    static_assert(Few::threads == TD_NORM_THREADS, "a block of either");
+    static_assert(2 * Few::threads == TD_LINEAR_FEW_NORMED_THREADS, "half of a block multiplies");
     __shared__ __align__(16) uint8_t bytes[sizeof(typename Few::Sums) > rows_bytes ? sizeof(typename Few::Sums) : rows_bytes];
     __shared__ LinearFewGains gains;
     static_assert(sizeof bytes + sizeof gains <= 47 * 1024, "more than a block has in a command buffer");
@@ -335,23 +351,26 @@ __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_nor
     float c[Tiles][Octets][4];
     Few few(p, x);
     typename Few::Mine mine(few);
+    const bool multiplies = threadIdx.x < uint32_t(Few::threads);
     int steps = 0;
 
-    if (p.w_is_constant)
+    if (p.w_is_constant && multiplies)
         steps = few.start(step);
     wait_for_previous();
     launch_dependents();
     const bool stop = is_set(p.cancel);
 
-    if (!p.w_is_constant)
+    if (!p.w_is_constant && multiplies)
         steps = few.start(step);
     linear_few_norm<Few::rows>(x, gains, all.n, few.row0, few.column_tile == 0 && !stop);
     mine.load(p);
     __syncthreads();
-    few.sum(c, step, steps);
+    if (multiplies)
+        few.sum_normed(c, step, steps);
     __syncthreads();
-    few.put(sums[few.share], c);
-    if (!__syncthreads_or(stop))
+    if (multiplies)
+        few.put(sums[few.share], c);
+    if (!__syncthreads_or(stop) && multiplies)
         mine.finish(few, sums);
 }
 
@@ -365,10 +384,10 @@ __device__ __forceinline__ void linear_few_normed(const td_params_linear_few_nor
 #define TD_LINEAR_FEW(name, tiles, octets, shares, side, ahead)                                  \
     TD_LINEAR_FEW_ENTRY(linear_f16_few_##name, false, tiles, octets, shares, side, ahead)        \
     TD_LINEAR_FEW_ENTRY(linear_bf16_few_##name, true, tiles, octets, shares, side, ahead)        \
-    extern "C" __global__ void __launch_bounds__(32 * (shares) * (side), 1)                       \
+    extern "C" __global__ void __launch_bounds__(TD_LINEAR_FEW_NORMED_THREADS, 1)                 \
         linear_f16_few_normed_##name(const __grid_constant__ td_params_linear_few_normed p)       \
     {                                                                                            \
-        td::linear_few_normed<tiles, octets, shares, side, ahead>(p);                             \
+        td::linear_few_normed<tiles, octets, shares, side>(p);                                    \
     }
 TD_LINEAR_FEW(16x32, 1, 4, 8, 1, 3)
 TD_LINEAR_FEW(32x32, 2, 4, 8, 1, 3)

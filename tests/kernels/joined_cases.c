@@ -31,8 +31,10 @@ static const shape shapes[JC_CASES] = {
     {128, 384, 384, 1, RESIDUAL BIAS, ", \"bias\": \"more\"", 0, 0, "linear_f16_few_normed_16x32"},
     {128, 384, 640, 1, RESIDUAL BIAS, ", \"bias\": \"more\"", 1, 0, "linear_f16_few_normed_32x32"},
     {100, 384, 1152, 1, RESIDUAL BIAS SUM, "", 0, 0, "linear_f16_few_normed_32x64"},
-    {65, 40, 72, 0, "", ", \"residual\": \"other\"", 0, 0, "linear_f16_few_normed_16x32"}, /* all of it beyond whole tiles */
-    {97, 264, 256, 0, SUM RESIDUAL, ", \"bias\": \"more\"", 3, 1, "linear_f16_few_normed_16x32"},
+    {65, 32, 72, 0, "", ", \"residual\": \"other\"", 0, 0, "linear_f16_few_normed_16x32"}, /* rows and columns beyond whole tiles */
+    {97, 288, 256, 0, SUM RESIDUAL, ", \"bias\": \"more\"", 3, 0, "linear_f16_few_normed_16x32"},
+    {97, 288, 256, 0, SUM RESIDUAL, ", \"bias\": \"more\"", 3, 1, NULL}, /* a gate */
+    {128, 360, 384, 1, RESIDUAL, "", 0, 0, NULL},                     /* a step that is not whole */
     {128, 384, 384, 1, "", ", \"residual\": \"normed\"", 0, 0, NULL}, /* of another block, which may be behind */
     {128, 392, 384, 1, RESIDUAL, "", 0, 0, NULL},                     /* more than fits */
     {640, 384, 1536, 1, RESIDUAL, "", 0, 0, NULL},                    /* more blocks than are at work at once */

@@ -10,7 +10,7 @@
 
 #include "kernels/program.h"
 
-enum { JC_CASES = 8, JC_MOST_VIEWS = TD_PROGRAM_BINDINGS + 8 };
+enum { JC_CASES = 10, JC_MOST_VIEWS = TD_PROGRAM_BINDINGS + 8 };
 
 typedef struct jc_case {
     const char *kernel;              /* of the one record that both become; NULL: they stay two */
