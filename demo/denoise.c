@@ -95,20 +95,23 @@ bool demo_denoiser_pipeline(demo_engine *e, demo_compute *out)
 
 static bool check_numbers(const demo_denoiser *d, demo_network *n, tandem_session *session, char *why, size_t bytes)
 {
-    const char *const names[2] = {"height", "width"};
-    const uint32_t values[2] = {d->height, d->width};
+    const char *const names[] = {"height", "width", "edges"};
+    const uint32_t values[] = {d->height, d->width, 1}; /* 1: rays of the demo are jittered in their pixel */
     tandem_network info = TANDEM_INIT(tandem_network);
-    if (tandem_model_info(session, n->model, &info) != TANDEM_OK || info.number_count != 2 || info.uniform_count ||
-        info.binding_count > DEMO_DENOISER_BINDINGS)
-        return fails(why, bytes, "it is no denoiser's: that has the numbers height and width, and at most %d bindings",
+    if (tandem_model_info(session, n->model, &info) != TANDEM_OK || info.number_count < 2 ||
+        info.number_count > sizeof n->numbers / sizeof *n->numbers || info.uniform_count || info.binding_count > DEMO_DENOISER_BINDINGS)
+        return fails(why, bytes, "it is no denoiser's: that has the numbers height, width and, perhaps, edges, and at most %d bindings",
                      DEMO_DENOISER_BINDINGS);
+    n->number_count = info.number_count;
     n->binding_count = info.binding_count;
     n->weight_bytes = info.weight_bytes + info.state_bytes;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < n->number_count; i++) {
         tandem_network_number number = TANDEM_INIT(tandem_network_number);
         const bool known = tandem_model_number(session, n->model, i, &number) == TANDEM_OK;
-        const int which = known && !strcmp(number.name, names[1]);
-        if (!known || strcmp(number.name, names[which]) != 0)
+        uint32_t which = 0;
+        while (which < n->number_count && strcmp(number.name, names[which]) != 0)
+            which++;
+        if (!known || which == n->number_count)
             return fails(why, bytes, "it is no denoiser's: its number \"%s\" is neither height nor width", number.name);
         if (values[which] > number.most)
             return fails(why, bytes, "its %s is at most %u, and the frame's is %u", number.name, number.most, values[which]);
@@ -123,7 +126,7 @@ static bool check_bindings(const demo_denoiser *d, demo_network *n, tandem_sessi
     for (uint32_t i = 0; i < n->binding_count; i++) {
         tandem_network_tensor t = TANDEM_INIT(tandem_network_tensor);
         uint32_t which = 0;
-        if (tandem_model_binding(session, n->model, n->numbers, 2, i, &t) != TANDEM_OK) {
+        if (tandem_model_binding(session, n->model, n->numbers, n->number_count, i, &t) != TANDEM_OK) {
             tandem_error_text(session, why, bytes);
             return false;
         }
@@ -214,8 +217,8 @@ static bool load_network(const demo_denoiser *d, demo_network *n, tandem_session
     }
     ok = ok && check_numbers(d, n, session, why, why_bytes) && check_bindings(d, n, session, why, why_bytes);
     if (ok && (tandem_model_instance(session, n->model, &TANDEM_INIT(tandem_instance_desc), &n->instance) != TANDEM_OK ||
-               tandem_model_prepare(session, n->instance, n->numbers, 2) != TANDEM_OK ||
-               tandem_model_prepared(session, n->instance, n->numbers, 2, &prepared) != TANDEM_OK)) {
+               tandem_model_prepare(session, n->instance, n->numbers, n->number_count) != TANDEM_OK ||
+               tandem_model_prepared(session, n->instance, n->numbers, n->number_count, &prepared) != TANDEM_OK)) {
         tandem_error_text(session, why, why_bytes);
         ok = false;
     }
@@ -336,7 +339,7 @@ void demo_denoiser_job(const demo_denoiser *d, const integration_slot *slot, tan
                                .bindings = views,
                                .binding_count = n->binding_count,
                                .numbers = n->numbers,
-                               .number_count = 2};
+                               .number_count = n->number_count};
 }
 
 void demo_denoiser_go_on(demo_denoiser *d, bool well)

@@ -34,7 +34,7 @@ extern const char *const demo_presets[DEMO_PRESETS], *const demo_preset_files[DE
 typedef struct demo_network {
     tandem_model model;
     tandem_instance instance;
-    uint32_t numbers[2];
+    uint32_t numbers[3], number_count;
     uint32_t binding_count, binds[DEMO_DENOISER_BINDINGS]; /* which tensor each binding is */
     bool has_history;                                      /* it leaves some */
     uint64_t weight_bytes;                                 /* of the device's memory */

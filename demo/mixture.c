@@ -44,7 +44,7 @@ struct demo_mixture {
     tandem_session *session;
     tandem_model model;
     tandem_instance instance;
-    uint32_t numbers[2], width, height, tensor_count, gather_count;
+    uint32_t numbers[3], number_count, width, height, tensor_count, gather_count;
     tensor tensors[MOST_TENSORS];
     gather gathers[MOST_GATHERS]; /* in the order in which they run */
     int out, light, seen;
@@ -136,18 +136,20 @@ static int find_tensor(const demo_mixture *m, const char *name)
 static bool find_bindings(demo_mixture *m)
 {
     tandem_network info = TANDEM_INIT(tandem_network);
-    if (tandem_model_info(m->session, m->model, &info) != TANDEM_OK || info.binding_count > MOST_TENSORS || info.number_count != 2)
-        return fails("it has other numbers than height and width, or more than %d tensors", MOST_TENSORS);
-    for (uint32_t i = 0; i < 2; i++) {
+    if (tandem_model_info(m->session, m->model, &info) != TANDEM_OK || info.binding_count > MOST_TENSORS || info.number_count < 2 ||
+        info.number_count > sizeof m->numbers / sizeof *m->numbers)
+        return fails("it has other numbers than height, width and edges, or more than %d tensors", MOST_TENSORS);
+    m->number_count = info.number_count;
+    for (uint32_t i = 0; i < m->number_count; i++) {
         tandem_network_number number = TANDEM_INIT(tandem_network_number);
         if (tandem_model_number(m->session, m->model, i, &number) != TANDEM_OK)
             return fails("its numbers are not known");
-        m->numbers[i] = !strcmp(number.name, "width") ? m->width : m->height;
+        m->numbers[i] = !strcmp(number.name, "width") ? m->width : !strcmp(number.name, "height") ? m->height : 1;
     }
     for (uint32_t i = 0; i < info.binding_count; i++) {
         tandem_network_tensor t = TANDEM_INIT(tandem_network_tensor);
         tensor *to = &m->tensors[m->tensor_count++];
-        if (tandem_model_binding(m->session, m->model, m->numbers, 2, i, &t) != TANDEM_OK || t.dimensions != 3)
+        if (tandem_model_binding(m->session, m->model, m->numbers, m->number_count, i, &t) != TANDEM_OK || t.dimensions != 3)
             return fails("its tensors have other dimensions than height, width, channels");
         *to = (tensor){.role = t.role, .dtype = t.dtype, .height = t.shape[1], .width = t.shape[2], .channels = t.shape[3]};
         memcpy(to->name, t.name, sizeof to->name);
@@ -178,6 +180,7 @@ static bool read_view(const demo_mixture *m, const json_t *of, uint32_t channels
     return true;
 }
 
+/* Of two rows the first, which are of smooth edges. */
 static bool read_bias(const td_safetensors *file, const json_t *of, gather *g)
 {
     char why[200] = "";
@@ -185,7 +188,7 @@ static bool read_bias(const td_safetensors *file, const json_t *of, gather *g)
     const td_safetensor *t = name ? td_safetensors_find(file, name) : NULL;
     if (!of)
         return true;
-    return (t && t->dtype == TANDEM_DTYPE_F32 && t->bytes == g->keys * sizeof(float) &&
+    return (t && t->dtype == TANDEM_DTYPE_F32 && (t->bytes == g->keys * sizeof(float) || t->bytes == 2 * g->keys * sizeof(float)) && t->bytes <= sizeof g->bias &&
             td_safetensors_read(file, t, g->bias, why, sizeof why) == TANDEM_OK) ||
            fails("its bias %s is not that of its keys", name ? name : "");
 }
@@ -266,7 +269,7 @@ static bool open_model(demo_mixture *m, const char *model)
     }
     ok = ok && find_bindings(m) && read_gathers(m, &file, graph);
     if (ok && (tandem_model_instance(m->session, m->model, &TANDEM_INIT(tandem_instance_desc), &m->instance) != TANDEM_OK ||
-               tandem_model_prepare(m->session, m->instance, m->numbers, 2) != TANDEM_OK)) {
+               tandem_model_prepare(m->session, m->instance, m->numbers, m->number_count) != TANDEM_OK)) {
         tandem_error_text(m->session, why, sizeof why);
         ok = fails("%s", why);
     }
@@ -335,7 +338,7 @@ static bool run(demo_mixture *m)
                               .bindings = views,
                               .binding_count = m->tensor_count,
                               .numbers = m->numbers,
-                              .number_count = 2};
+                              .number_count = m->number_count};
     return tandem_submit(m->session, &job, &ticket) == TANDEM_OK && tandem_wait(m->session, ticket, UINT64_MAX, &report) == TANDEM_OK &&
            report.state == TANDEM_JOB_DONE;
 }

@@ -22,7 +22,7 @@ class Graph:
     """Tensors and nodes as they come."""
 
     def __init__(self):
-        self.tensors, self.nodes, self.weights = {}, [], {}
+        self.tensors, self.nodes, self.weights, self.numbers = {}, [], {}, {"height": MOST, "width": MOST}
 
     def tensor(self, name, dtype, *shape, role="temporary"):
         self.tensors[name] = {"role": role, "dtype": dtype, "shape": list(shape)}
@@ -120,8 +120,11 @@ def graph_of(net):
         height, width = size_of(level)
         rows, columns = size_of(level + (step == 2))
         o = name if name in graph.tensors else graph.tensor(name, "F32", rows, columns, channels)
+        of_bias = graph.weight(f"{name}.bias", bias if bias.dim() == 2 else bias[None], "F32")
+        if bias.dim() == 2:
+            of_bias = {"tensor": of_bias, "offset": f"(edges - 1) * {bias.shape[1]}"}
         graph.node("gather", {"batch": 1, "height": height, "width": width, "dim": dim, "radius": radius, "step": step, "channels": channels,
-                              "coarse_radius": net.coarse_radius}, **views, bias=graph.weight(f"{name}.bias", bias[None], "F32"), o=o)
+                              "coarse_radius": net.coarse_radius}, **views, bias=of_bias, o=o)
         return o
 
     lights = ["light"]
@@ -135,12 +138,13 @@ def graph_of(net):
         before = {"k_before": part(0, 4), "v_before": "seen"} if has_history else {}
         out = gather("history" if has_history else f"gathered{level}", level, net.radius[level], net.bias[level], q=query, k=key(level), v=lights[level],
                      k_coarse=key(level + 1), v_coarse=out, **before)
-    gather("out", 0, net.final_radius, net.bias_final, channels=3, q=part(0, 2), k=part(0, 3), v=out, factor="modulation")
+    graph.numbers["edges"] = 2  # 1: smooth, as of samples all over the pixel; 2: hard, as of rays through its middle
+    gather("out", 0, net.final_radius, torch.stack((net.bias_final, net.hard_bias())), channels=3, q=part(0, 2), k=part(0, 3), v=out, factor="modulation")
     return graph
 
 
 def write(graph, path):
-    text = json.dumps({"version": 1, "numbers": {"height": MOST, "width": MOST}, "tensors": graph.tensors, "nodes": graph.nodes})
+    text = json.dumps({"version": 1, "numbers": graph.numbers, "tensors": graph.tensors, "nodes": graph.nodes})
     types = {"F16": np.float16, "F32": np.float32}
     save_file({name: values.astype(types[graph.tensors[name]["dtype"]]) for name, values in graph.weights.items()}, path, {"tandem.graph": text})
 
@@ -160,6 +164,8 @@ def read(path):
         state = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
         torch.nn.utils.vector_to_parameters(torch.arange(len(state), dtype=torch.float32), net.parameters())
         for name, places in graph_of(net).weights.items():
+            if name == "out.bias":  # the other row follows from it
+                places, weights[name] = places[:1], weights[name][:1]
             if weights[name].shape != places.shape:
                 raise ValueError(f"{name} is {weights[name].shape}, not {places.shape}")
             state[torch.from_numpy(places.astype(np.int64))] = torch.from_numpy(weights[name].astype(np.float32))

@@ -20,6 +20,7 @@ FEATURES = 12  # of a pixel
 LEAST_ALBEDO = 0.1  # that light is divided by; what has none at all is an emitter: its light is its radiance
 HISTORY_FEATURES = 4
 MOST_FRAMES = 32  # that history counts as
+FAR = -1e4  # a bias that leaves a neighbour no weight
 SAME_DEPTH, SAME_NORMAL = 0.1, 0.5  # what a pixel that was seen before may differ by, and the least cosine
 TILE = 16  # pixels a side, whose mean radiance counts once in the exposure
 
@@ -235,9 +236,14 @@ class Denoiser(nn.Module):
         zero = F.pixel_shuffle(self.head0(h), 2)[..., :height, :width]
         return [x.split(self.dim, 1) for x in (zero, self.head1(h), self.head2(q), self.head3(e))]
 
-    def forward(self, color, albedo, normal, depth, history=None):
+    def hard_bias(self):
+        """The last gather's where edges stay hard: that of the pixel alone."""
+        is_other = torch.arange(len(self.bias_final), device=self.bias_final.device) != len(self.bias_final) // 2
+        return torch.where(is_other, torch.full_like(self.bias_final, FAR), self.bias_final)
+
+    def forward(self, color, albedo, normal, depth, history=None, hard=False):
         """What is shown, the light that it is made of with its weight, which is the next frame's history, and the exposure. `history`:
-        that of the frame before, by reproject(); None: there is none."""
+        that of the frame before, by reproject(); None: there is none. hard: rays went through the middle of pixels."""
         if self.history and history is None:
             history = torch.zeros_like(color[:, :1]).expand(-1, 4, -1, -1)
         light, modulation, features, exposure = demodulate(color, albedo, normal, depth, history if self.history else None)
@@ -252,4 +258,5 @@ class Denoiser(nn.Module):
             more = {"k_before": k_before[0], "v_before": history} if level == 0 and self.history else {}
             out = gather(queries[level], keys[level], lights[level], self.bias[level], self.radius[level], keys[level + 1], out, self.coarse_radius, **more)
         shown = torch.cat((out[:, :3] * modulation, out[:, 3:]), 1)
-        return gather(q_final, k_final, shown, self.bias_final, self.final_radius)[:, :3], out, exposure
+        bias = self.hard_bias() if hard else self.bias_final
+        return gather(q_final, k_final, shown, bias, self.final_radius)[:, :3], out, exposure

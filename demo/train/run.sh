@@ -32,7 +32,7 @@ build/tandem and build/tandem-bench may come from elsewhere. Each run ends by --
   --python P       one that has torch, numpy and safetensors; default: python3
   --device N       of several GPUs; default 0
   --size WxH       of frames; default 320x192
-  --middle P       percent of scenes whose rays go through the middle of pixels; default 10
+  --middle P       percent of scenes whose rays go through the middle of pixels; default 0
   --reference N    samples of references; default 512
   --options O      further ones of denoise.py, as one word: '--preset fast'
 END
@@ -45,7 +45,7 @@ die() {
 
 start=$(date +%s)
 run='' runs=5 minutes=9 checkpoint='' out=train-out frames='' share=20 held_out='' build=$root/build python=python3 size=320x192
-reference=512 middle=10 options='' oidn='' device=0 weights='' beside='' processes=1 first=''
+reference=512 middle=0 options='' oidn='' device=0 weights='' beside='' processes=1 first=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)

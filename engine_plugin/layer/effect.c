@@ -169,21 +169,23 @@ static bool load_model(layer_device *d, const char *path, char *why, size_t why_
     return says(d, tandem_model_load(st->tandem.session, path, &st->model), why, why_bytes);
 }
 
-/* Its numbers are height and width, in either order. */
+/* Its numbers are height and width, and edges or not, in any order: whatever its rays were, a picture's edges are smooth. */
 static bool find_numbers(layer_device *d, layer_work *it, const tandem_network *info, char *why,
                          size_t why_bytes)
 {
     layer_station *st = d->station;
-    bool known = info->number_count == 2 && !info->uniform_count;
+    bool known = info->number_count >= 2 && info->number_count <= sizeof it->numbers / sizeof *it->numbers &&
+                 !info->uniform_count;
 
-    for (uint32_t i = 0; i < 2 && known; i++) {
+    it->number_count = info->number_count;
+    for (uint32_t i = 0; i < it->number_count && known; i++) {
         tandem_network_number number = TANDEM_INIT(tandem_network_number);
         if (!says(d, tandem_model_number(st->tandem.session, st->model, i, &number), why,
                   why_bytes))
             return false;
-        const bool is_height = !strcmp(number.name, "height");
-        known = is_height || !strcmp(number.name, "width");
-        it->numbers[i] = is_height ? it->extent.height : it->extent.width;
+        const bool is_height = !strcmp(number.name, "height"), is_width = !strcmp(number.name, "width");
+        known = is_height || is_width || !strcmp(number.name, "edges");
+        it->numbers[i] = is_height ? it->extent.height : is_width ? it->extent.width : 1;
         if (known && it->numbers[i] > number.most) {
             td_text(why, why_bytes,
                     "the picture's %s is %" PRIu32 ", and the model takes at most %" PRIu32,
@@ -223,7 +225,7 @@ static bool bind_one(layer_device *d, layer_work *it, uint32_t index, char *why,
     uint32_t channels = 3;
     float constant = 0;
 
-    if (!says(d, tandem_model_binding(st->tandem.session, st->model, it->numbers, 2, index, &t),
+    if (!says(d, tandem_model_binding(st->tandem.session, st->model, it->numbers, it->number_count, index, &t),
               why, why_bytes))
         return false;
     view->dtype = t.dtype;
@@ -289,7 +291,7 @@ static bool open_model(layer_device *d, layer_work *it, const char *path, char *
                 tandem_model_instance(s, st->model, &TANDEM_INIT(tandem_instance_desc),
                                       &it->instance),
                 why, why_bytes) &&
-           says(d, tandem_model_prepare(s, it->instance, it->numbers, 2), why, why_bytes);
+           says(d, tandem_model_prepare(s, it->instance, it->numbers, it->number_count), why, why_bytes);
 }
 
 static uint32_t transfer_of(VkColorSpaceKHR space)
@@ -444,7 +446,7 @@ static tandem_job job_of(const layer_work *it)
                                   .bindings = it->bindings,
                                   .binding_count = it->binding_count,
                                   .numbers = it->numbers,
-                                  .number_count = 2};
+                                  .number_count = it->number_count};
         return job;
     }
     job.op.gather =

@@ -48,7 +48,7 @@ typedef struct layer_work {
     uint32_t constant_count;
     tandem_instance instance;
     tandem_view bindings[LAYER_MODEL_BINDINGS];
-    uint32_t binding_count, numbers[2];
+    uint32_t binding_count, numbers[3], number_count;
     tandem_ticket ticket;
 } layer_work;
 

@@ -56,6 +56,10 @@ const char *const tool_denoise_help =
     "  --previous F     what was written for the frame before, safetensors: its history\n"
     "  --cut LIST       numbers of frames that have nothing to do with the one before: 12,80. Others are found where\n"
     "                   less than a quarter of all pixels shows the same surface. `cut` is printed of each\n"
+    "  --edges auto|smooth|hard\n"
+    "                   hard: rays all go through the middle of pixels, as a rasterised G-buffer's, and neighbours\n"
+    "                   across edges are not mixed; smooth: samples are jittered in the pixel; default auto: as the\n"
+    "                   depths on planes tell, in a sequence those of the first frame\n"
     "  --out F          a picture, or with --frame safetensors; PNG shows 0 to 1 in sRGB\n"
     "  --reference F    what it should be: a picture, or safetensors with `reference` or `color`. Prints, of\n"
     "                   x / (1 + x), PSNR and SSIM (Gaussian of 11 pixels, sigma 1.5), and relMSE, the mean of\n"
@@ -68,8 +72,9 @@ const char *const tool_denoise_help =
 /* clang-format on */
 
 typedef struct arguments {
-    const char *model, *pictures[TOOL_READ], *frame, *sequence, *out, *previous, *cut, *reference, *rung, *socket, *plan;
+    const char *model, *pictures[TOOL_READ], *frame, *sequence, *out, *previous, *cut, *reference, *edges, *rung, *socket, *plan;
     uint32_t rung_value;
+    tool_edges edges_value;
     bool many; /* names have a number */
 } arguments;
 
@@ -90,6 +95,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
                                    {"--sequence", &a->sequence, NULL},
                                    {"--out", &a->out, NULL},
                                    {"--reference", &a->reference, NULL},
+                                   {"--edges", &a->edges, NULL},
                                    {"--rung", &a->rung, NULL},
                                    {"--socket", &a->socket, NULL},
                                    {"--plan", &a->plan, NULL}};
@@ -103,6 +109,8 @@ static int read_arguments(int argc, char **argv, arguments *a)
     for (int i = TOOL_ALBEDO; i < TOOL_READ; i++)
         if (a->pictures[i] && !a->pictures[TOOL_COLOR])
             return tool_usage("denoise", "%s goes with --color: a frame has its own", tool_denoiser_inputs[i].option);
+    if (!tool_edges_of(a->edges, &a->edges_value))
+        return tool_usage("denoise", "--edges \"%s\": must be auto, smooth or hard", a->edges);
     if (!tool_rung("denoise", a->rung, &a->rung_value))
         return TOOL_USAGE;
     for (const char *at = a->cut; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
@@ -345,8 +353,8 @@ static bool print_report(tool_denoiser *d, const char *path)
     printf("%" PRIu32 " x %" PRIu32, came->width, came->height);
     if (d->rendered.pixels)
         printf(" of %" PRIu32 " x %" PRIu32, d->rendered.width, d->rendered.height);
-    printf(" on %s (%s): %.3f ms", tool_backend_name(info.backend), info.backend == TANDEM_BACKEND_CPU ? info.isa : info.device,
-           d->ms);
+    printf(" on %s (%s)%s: %.3f ms", tool_backend_name(info.backend), info.backend == TANDEM_BACKEND_CPU ? info.isa : info.device,
+           d->hard ? ", hard edges" : "", d->ms);
     if (d->reference.pixels) {
         const uint32_t width = came->width, height = came->height;
         if (d->rendered.pixels)
@@ -391,6 +399,7 @@ static bool compute(tool_denoiser *d, const arguments *a)
         return false;
     char *plan = a->plan ? tool_plan_text(a->plan, d->why, sizeof d->why) : NULL;
     d->output = "out";
+    d->edges = a->edges_value;
     const bool opened = (plan || !a->plan) && tool_denoiser_open(d, a->model, a->rung_value, a->socket, plan);
     free(plan);
     if (!opened || (a->previous && !read_previous(d, a->previous)))

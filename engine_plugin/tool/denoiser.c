@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine_plugin/tool/edges.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
 #include "kernels/cpu/cpu.h"
@@ -195,15 +196,38 @@ static bool ok(tool_denoiser *d, tandem_status status)
 
 static bool has_output(const tool_denoiser *d, const char *name)
 {
-    const uint32_t least[2] = {1, 1};
+    const uint32_t least[TOOL_NUMBERS] = {1, 1, 1};
 
     for (uint32_t i = 0; i < d->info.binding_count; i++) {
         tandem_network_tensor tensor = TANDEM_INIT(tandem_network_tensor);
-        if (tandem_model_binding(d->s, d->model, least, 2, i, &tensor) == TANDEM_OK &&
+        if (tandem_model_binding(d->s, d->model, least, d->info.number_count, i, &tensor) == TANDEM_OK &&
             tensor.role == TANDEM_NETWORK_OUTPUT && !strcmp(tensor.name, name))
             return true;
     }
     return false;
+}
+
+/* Height and width, and edges or not, in any order. */
+static bool find_numbers(tool_denoiser *d)
+{
+    static const char *const names[TOOL_NUMBERS] = {[TOOL_HEIGHT] = "height", [TOOL_WIDTH] = "width", [TOOL_EDGES] = "edges"};
+    tandem_network_number number = TANDEM_INIT(tandem_network_number);
+    uint32_t found = 0;
+
+    if (d->info.number_count < TOOL_EDGES || d->info.number_count > TOOL_NUMBERS || d->info.uniform_count)
+        return false;
+    for (uint32_t i = 0; i < d->info.number_count; i++) {
+        uint32_t which = 0;
+        if (!ok(d, tandem_model_number(d->s, d->model, i, &number)))
+            return false;
+        while (which < d->info.number_count && strcmp(number.name, names[which]) != 0)
+            which++;
+        if (which == d->info.number_count)
+            return false;
+        d->number_at[which] = i;
+        found |= 1u << which;
+    }
+    return found == (1u << d->info.number_count) - 1;
 }
 
 bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, const char *socket, const char *plan)
@@ -214,18 +238,14 @@ bool tool_denoiser_open(tool_denoiser *d, const char *model, uint32_t rung, cons
                                                  .socket = socket,
                                                  .error_text = d->why,
                                                  .error_text_bytes = sizeof d->why);
-    tandem_network_number first = TANDEM_INIT(tandem_network_number), second = first;
 
     d->info = TANDEM_INIT(tandem_network);
     if (tool_session_create(&desc, &d->s, &d->engine) != TANDEM_OK || !ok(d, tandem_model_load(d->s, model, &d->model)) ||
         !ok(d, tandem_model_info(d->s, d->model, &d->info)) ||
         !ok(d, tandem_model_instance(d->s, d->model, &TANDEM_INIT(tandem_instance_desc, .precision = d->precision, .plan = plan), &d->instance)))
         return false;
-    if (d->info.number_count != 2 || d->info.uniform_count || !ok(d, tandem_model_number(d->s, d->model, 0, &first)) ||
-        !ok(d, tandem_model_number(d->s, d->model, 1, &second)) ||
-        !((!strcmp(first.name, "height") && !strcmp(second.name, "width")) || (!strcmp(first.name, "width") && !strcmp(second.name, "height"))))
-        return fails(d, "--model \"%s\": a denoiser's numbers are height and width, and it has no uniforms", model);
-    d->height_at = strcmp(first.name, "height") != 0;
+    if (!find_numbers(d))
+        return fails(d, "--model \"%s\": a denoiser's numbers are height, width and edges, which may be missing, and it has no uniforms", model);
     return !d->output || has_output(d, d->output) ||
            fails(d, "--model \"%s\": it has no output \"%s\": it is no %s", model, d->output,
                  strcmp(d->output, "out") ? "network for indirect light" : "denoiser");
@@ -280,7 +300,7 @@ static bool bind(tool_denoiser *d, tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS]
         return fails(d, "--model: a denoiser has at most %d inputs and %d outputs", TOOL_INPUTS, TOOL_OUTPUTS);
     for (uint32_t i = 0; i < d->info.binding_count; i++) {
         tensors[i] = TANDEM_INIT(tandem_network_tensor);
-        if (!ok(d, tandem_model_binding(d->s, d->model, d->numbers, 2, i, &tensors[i])) || !check_binding(d, &tensors[i]))
+        if (!ok(d, tandem_model_binding(d->s, d->model, d->numbers, d->info.number_count, i, &tensors[i])) || !check_binding(d, &tensors[i]))
             return false;
         views[i] = (tandem_view){.offset_bytes = bytes, .dtype = tensors[i].dtype};
         bytes += td_align_up(tensors[i].bytes, 256);
@@ -307,6 +327,41 @@ static bool bind(tool_denoiser *d, tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS]
     return true;
 }
 
+bool tool_edges_of(const char *text, tool_edges *edges)
+{
+    static const char *const names[] = {[TOOL_EDGES_FOUND] = "auto", [TOOL_EDGES_SMOOTH] = "smooth", [TOOL_EDGES_HARD] = "hard"};
+    uint32_t which = 0;
+
+    while (text && which < sizeof names / sizeof *names && strcmp(text, names[which]) != 0)
+        which++;
+    *edges = (tool_edges)which;
+    return which < sizeof names / sizeof *names;
+}
+
+bool tool_denoiser_prepare(tool_denoiser *d, uint32_t height, uint32_t width)
+{
+    const bool has_edges = d->info.number_count > TOOL_EDGES;
+
+    if (d->edges == TOOL_EDGES_HARD && !has_edges)
+        return fails(d, "--edges hard: the model has no number \"edges\"");
+    d->hard = has_edges && d->hard;
+    d->numbers[d->number_at[TOOL_HEIGHT]] = height;
+    d->numbers[d->number_at[TOOL_WIDTH]] = width;
+    if (has_edges)
+        d->numbers[d->number_at[TOOL_EDGES]] = d->hard ? 2 : 1;
+    return ok(d, tandem_model_prepare(d->s, d->instance, d->numbers, d->info.number_count));
+}
+
+/* A frame's that follows another are that one's. */
+static void find_edges(tool_denoiser *d)
+{
+    if (d->edges != TOOL_EDGES_FOUND)
+        d->hard = d->edges == TOOL_EDGES_HARD;
+    else if (!d->knows_edges || !d->frame[TOOL_DEPTH_BEFORE].pixels)
+        d->hard = tool_edges_are_hard(&d->frame[TOOL_DEPTH], &d->frame[TOOL_NORMAL]);
+    d->knows_edges = true;
+}
+
 bool tool_denoiser_run(tool_denoiser *d)
 {
     const tool_picture *color = &d->frame[TOOL_COLOR];
@@ -316,9 +371,8 @@ bool tool_denoiser_run(tool_denoiser *d)
     const float *results[TOOL_OUTPUTS] = {0};
     tandem_ticket ticket;
 
-    d->numbers[d->height_at] = color->height;
-    d->numbers[!d->height_at] = color->width;
-    if (!ok(d, tandem_model_prepare(d->s, d->instance, d->numbers, 2)) || !bind(d, views, results))
+    find_edges(d);
+    if (!tool_denoiser_prepare(d, color->height, color->width) || !bind(d, views, results))
         return false;
     if (!results[TOOL_OUT])
         return fails(d, "--model: has no output \"out\" or \"indirect\"");
@@ -326,7 +380,7 @@ bool tool_denoiser_run(tool_denoiser *d)
                               .bindings = views,
                               .binding_count = d->info.binding_count,
                               .numbers = d->numbers,
-                              .number_count = 2};
+                              .number_count = d->info.number_count};
     const uint64_t begin = td_now_ns();
     if (!ok(d, tandem_submit(d->s, &job, &ticket)) || !ok(d, tandem_wait(d->s, ticket, LIMIT_NS, &report)))
         return false;

@@ -26,6 +26,7 @@ enum {
     TOOL_INPUTS
 };
 enum { TOOL_OUT, TOOL_HISTORY_OUT, TOOL_OUTPUTS };
+enum { TOOL_HEIGHT, TOOL_WIDTH, TOOL_EDGES, TOOL_NUMBERS };
 
 typedef struct tool_denoiser_input {
     const char *name, *option;
@@ -34,6 +35,10 @@ typedef struct tool_denoiser_input {
 } tool_denoiser_input;
 extern const tool_denoiser_input tool_denoiser_inputs[TOOL_INPUTS];
 
+typedef enum tool_edges { TOOL_EDGES_FOUND /* by the first frame of several */, TOOL_EDGES_SMOOTH, TOOL_EDGES_HARD } tool_edges;
+/* Of "auto", "smooth" or "hard", and of NULL; false: of another text. */
+bool tool_edges_of(const char *text, tool_edges *edges);
+
 /* Zeroed is closed. Functions that return false leave the reason in `why`. */
 typedef struct tool_denoiser {
     tandem_session *s;
@@ -41,8 +46,10 @@ typedef struct tool_denoiser {
     tandem_model model;
     tandem_instance instance;
     tandem_network info;
-    uint32_t numbers[2]; /* as the network has them: height and width in its order */
-    uint32_t height_at;
+    uint32_t numbers[TOOL_NUMBERS]; /* as the network has them */
+    uint32_t number_at[TOOL_NUMBERS]; /* which of them is height, width and, if it has it, edges */
+    tool_edges edges;                 /* the caller's: what they are to be, if the network has the number; */
+    bool hard, knows_edges;           /* what they are, once a frame has told */
     uint32_t precision; /* the caller's, before it is opened: tandem_precision; 0: as the model says */
     const char *output; /* likewise: which it must have, "out" of a denoiser, "indirect" of gi; NULL: either */
     td_host_mem mem;
@@ -69,6 +76,8 @@ bool tool_denoiser_gi_frame(tool_denoiser *d, const char *path);
 bool tool_denoiser_tensor(tool_denoiser *d, const char *path, td_safetensors *file, const td_safetensor *tensor, uint32_t channels,
                           tool_picture *out);
 
+/* Prepares it for frames of that size. */
+bool tool_denoiser_prepare(tool_denoiser *d, uint32_t height, uint32_t width);
 /* From d->frame to d->results. */
 bool tool_denoiser_run(tool_denoiser *d);
 

@@ -290,6 +290,7 @@ const char *const tool_eval_help =
     "                   PyPI's pyoidn has one; of denoise alone\n"
     "  --no-oidn        without it\n"
     "  --upscale        with the rows of smaller frames; of denoise alone\n"
+    "  --edges E        auto, smooth or hard, as `tandem help denoise` has them; of denoise alone\n"
     "  --rung auto|inline|timeline|host|copy|cpu\n"
     "                   how compute meets memory; default auto: the GPU, or else the CPU\n"
     "  --socket PATH    compute in the tandemd that listens there\n"

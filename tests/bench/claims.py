@@ -36,6 +36,8 @@ FILES = {
     "effect_fast": "h200-effect-fast.json",
     "still": "cpu-denoise-still.json",
     "path": "cpu-denoise-path.json",
+    "room": "cpu-denoise-room.json",
+    "gallery": "cpu-denoise-gallery.json",
     "gi": "cpu-gi.json",
     "gi_effect": "h200-gi.json",
 }
@@ -261,6 +263,10 @@ MODELS = [
     f"frames before {{named(path.rows, name={BESIDE}).psnr_db:.1f}}, Open Image Denoise's {{named(path.rows, name={FAST}).psnr_db:.1f}} and "
     f"{{named(path.rows, name={HIGH}).psnr_db:.1f}}; flicker is {{named(path.rows, name={BESIDE}).flicker:.1f}}, Open Image Denoise's "
     f"{{named(path.rows, name={FAST}).flicker:.1f}} and {{named(path.rows, name={HIGH}).flicker:.1f}}",
+    f"On three frames each of the demo's room and gallery with rays through the middle its PSNR is {{named(room.rows, name={OURS}).psnr_db:.1f}} "
+    f"and {{named(gallery.rows, name={OURS}).psnr_db:.1f}} dB, Open Image Denoise's {{named(room.rows, name={FAST}).psnr_db:.1f}} and "
+    f"{{named(gallery.rows, name={FAST}).psnr_db:.1f}} (fast), with guides that were cleaned first "
+    "{named(room.rows, name='OIDN prefiltered').psnr_db:.1f} and {named(gallery.rows, name='OIDN prefiltered').psnr_db:.1f}",
     "on those eight frames {named(still.rows, name='denoise.safetensors, 2x').psnr_db:.1f} dB of half as many rows and columns, by bicubic "
     "interpolation {named(still.rows, name='denoise.safetensors, 2x bicubic').psnr_db:.1f}, and "
     "{named(still.rows, name='denoise.safetensors, 1.5x').psnr_db:.1f} of two thirds, by bicubic interpolation "

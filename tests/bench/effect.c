@@ -84,7 +84,7 @@ static bool find_bindings(place *p)
     p->set_bytes = 0;
     for (uint32_t i = 0; i < p->d.info.binding_count; i++) {
         p->tensors[i] = TANDEM_INIT(tandem_network_tensor);
-        if (tandem_model_binding(p->d.s, p->d.model, p->d.numbers, 2, i, &p->tensors[i]) != TANDEM_OK)
+        if (tandem_model_binding(p->d.s, p->d.model, p->d.numbers, p->d.info.number_count, i, &p->tensors[i]) != TANDEM_OK)
             return fails(p, "--model");
         if (p->tensors[i].dtype != TANDEM_DTYPE_F32)
             return fails(p, "--model: a denoiser's tensors are F32");
@@ -178,7 +178,7 @@ static bool run_frame(place *p, uint64_t n, double *gpu_ms, double *whole_ms)
                                  .offset_bytes = (n + then) % SETS * p->set_bytes + p->offsets[then ? (uint32_t)p->partner[i] : i]};
     }
     job.op.run = (tandem_run){.instance = p->d.instance, .bindings = views, .binding_count = p->d.info.binding_count,
-                              .numbers = p->d.numbers, .number_count = 2};
+                              .numbers = p->d.numbers, .number_count = p->d.info.number_count};
     const uint64_t begin = td_now_ns();
     if (tandem_submit(p->d.s, &job, &ticket) != TANDEM_OK || tandem_wait(p->d.s, ticket, LIMIT_NS, &report) != TANDEM_OK ||
         report.state != TANDEM_JOB_DONE)
@@ -193,9 +193,7 @@ static bool run_size(place *p, uint64_t frames, size_row *row, uint64_t *memory_
     double gpu = 0, whole = 0;
     bool done;
 
-    p->d.numbers[p->d.height_at] = row->height;
-    p->d.numbers[!p->d.height_at] = row->width;
-    done = tandem_model_prepare(p->d.s, p->d.instance, p->d.numbers, 2) == TANDEM_OK || fails(p, "tandem_model_prepare");
+    done = tool_denoiser_prepare(&p->d, row->height, row->width) || fails(p, "tandem_model_prepare");
     done = done && find_bindings(p) && fill(p);
     for (uint64_t n = 0; n < FIRST + frames && done; n++) {
         done = run_frame(p, n, &gpu, &whole);

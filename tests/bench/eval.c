@@ -38,6 +38,8 @@ typedef struct eval {
     const char *frames, *models, *oidn_path, *json, *sheet, *rung, *socket;
     uint32_t rung_value;
     bool no_oidn, is_gi, upscale;
+    const char *edges;
+    tool_edges edges_value;
     char **names; /* of files, sorted */
     size_t name_count;
     bench_oidn *oidn;
@@ -127,6 +129,7 @@ static bool add_network(eval *e, const char *path, bool history, uint32_t halves
     if (!r->net)
         return fails(e, "out of memory");
     r->net->output = "out";
+    r->net->edges = e->edges_value;
     if (!tool_denoiser_open(r->net, path, e->rung_value, e->socket, NULL))
         return fails(e, "%s", r->net->why);
     return history || !tool_denoiser_has_history(r->net) || add_network(e, path, true, halves, is_small);
@@ -464,7 +467,7 @@ static int read_arguments(int argc, char **argv, eval *e)
                                    {"--oidn", &e->oidn_path, NULL},    {"--no-oidn", NULL, &e->no_oidn},
                                    {"--upscale", NULL, &e->upscale},   {"--rung", &e->rung, NULL},
                                    {"--socket", &e->socket, NULL},     {"--json", &e->json, NULL},
-                                   {"--sheet", &e->sheet, NULL}};
+                                   {"--sheet", &e->sheet, NULL},       {"--edges", &e->edges, NULL}};
 
     e->rung = "auto";
     e->is_gi = argc > 0 && !strcmp(argv[0], "gi");
@@ -477,8 +480,10 @@ static int read_arguments(int argc, char **argv, eval *e)
         return tool_usage("eval", "--frames is missing; `tandem help eval` explains it");
     if (e->is_gi && (e->no_oidn || e->oidn_path))
         return tool_usage("eval", "%s is not for gi: Open Image Denoise makes no light", e->no_oidn ? "--no-oidn" : "--oidn");
-    if (e->upscale && (e->is_gi || !e->models))
-        return tool_usage("eval", "--upscale is for denoise with --model");
+    if ((e->upscale || e->edges) && (e->is_gi || !e->models))
+        return tool_usage("eval", "%s is for denoise with --model", e->upscale ? "--upscale" : "--edges");
+    if (!tool_edges_of(e->edges, &e->edges_value))
+        return tool_usage("eval", "--edges \"%s\": must be auto, smooth or hard", e->edges);
     if (e->no_oidn && e->oidn_path)
         return tool_usage("eval", "--oidn and --no-oidn exclude one another");
     return tool_rung("eval", e->rung, &e->rung_value) ? TOOL_OK : TOOL_USAGE;

@@ -303,6 +303,8 @@ class Networks(Base):
         wanted = frame["expected"]
         self.assertEqual(out.shape, wanted.shape)
         self.assertLess((np.abs(out - wanted) / (0.05 + np.abs(wanted))).max(), 5e-3)
+        hard = frame["expected_hard"]
+        self.assertLess((np.abs(denoise(**given, hard_edges=True) - hard) / (0.05 + np.abs(hard))).max(), 5e-3)
         denoise.reset()
         self.assertEqual(out.tobytes(), denoise(**given).tobytes())
         self.assertFalse(np.array_equal(out, denoise(frame["color"])))

@@ -138,11 +138,70 @@ class Denoise(unittest.TestCase):
         """A network by demo/train/export.py, to what PyTorch computes in float32: weights and what is between layers are halves here."""
         folder, out = SOURCE / "tests/kernels/denoiser", FOLDER / "denoised.safetensors"
         self.model = folder / "model.safetensors"
-        expected = R.load(folder / "frame.safetensors")[0]["expected"][1]
-        self.denoise("--frame", folder / "frame.safetensors", "--out", out)
-        error = np.abs(R.load(out)[0]["color"][1] - expected) / (0.05 + np.abs(expected))
-        self.assertLess(error.max(), 5e-3)
-        self.assertLess(error.mean(), 3e-4)
+        for edges, name in (("smooth", "expected"), ("hard", "expected_hard")):
+            expected = R.load(folder / "frame.safetensors")[0][name][1]
+            self.denoise("--frame", folder / "frame.safetensors", "--out", out, "--edges", edges)
+            error = np.abs(R.load(out)[0]["color"][1] - expected) / (0.05 + np.abs(expected))
+            self.assertLess(error.max(), 5e-3)
+            self.assertLess(error.mean(), 3e-4)
+
+    def test_hard_edges(self):
+        """What goes through the middle of pixels keeps an edge, which else is mixed with what is beside it."""
+        out = FOLDER / "denoised.safetensors"
+        albedo = np.full((24, 40, 3), 0.2, f32)
+        albedo[:, 20:] = 0.9
+        frame = self.frame("edge.safetensors", color=albedo, albedo=albedo, depth=np.ones((24, 40, 1), f32))
+        for preset in ("denoise", "denoise-fast"):
+            self.model, error = SOURCE / f"demo/assets/{preset}.safetensors", {}
+            for edges in ("smooth", "hard"):
+                self.denoise("--frame", frame, "--out", out, "--edges", edges)
+                error[edges] = np.abs(R.load(out)[0]["color"][1] - albedo).max()
+            self.assertLess(error["hard"], 1e-3)
+            self.assertGreater(error["smooth"], 0.01)
+        start = ("--model", model(FOLDER / "denoise_model.safetensors"), "--frame", frame, "--out", out, "--rung", "cpu", "--edges")
+        self.refused(1, '--edges hard: the model has no number "edges"', *start, "hard")
+        self.refused(2, '--edges "sharp": must be auto, smooth or hard', *start, "sharp")
+
+    def test_edges_are_found(self):
+        """By depths: of planes and a ball, through the middle of pixels or of samples anywhere in them; of a sequence by its first frame."""
+        height, width, out = 90, 160, FOLDER / "denoised.safetensors"
+        rng = np.random.default_rng(8)
+
+        def guides(samples, dtype):
+            """Means of so many samples, or of the middle alone."""
+            depth, normal = np.zeros((height, width)), np.zeros((height, width, 3))
+            planes = np.array([[0, 1, 0, 1], [-0.9, 0, 1, 6], [0.8, 0, 1, 5]])  # n p = d
+            for _ in range(samples or 1):
+                down, right = rng.random((2, height, width)) if samples else np.full((2, height, width), 0.5)
+                ray = np.stack((np.arange(width) + right - width / 2, np.arange(height)[:, None] + down - height / 2,
+                                np.full((height, width), width / 1.6)), -1) / (width / 1.6)
+                facing = np.maximum(ray @ planes[:, :3].T, 1e-6)
+                of_planes = planes[:, 3] / facing
+                b, q = ray @ (0, 0.3, 3), (ray * ray).sum(-1)  # a ball of radius 0.9
+                root = b * b - q * (0.3**2 + 3**2 - 0.9**2)
+                ball = (b - np.sqrt(np.maximum(root, 0))) / q
+                on_ball, of_ball = (root > 0) & (ball < of_planes.min(-1)), ray * ball[..., None] - (0, 0.3, 3)
+                depth += np.where(on_ball, ball, of_planes.min(-1)) / (samples or 1)
+                n = np.where(on_ball[..., None], of_ball, -planes[of_planes.argmin(-1), :3])
+                normal += n / np.linalg.norm(n, axis=-1, keepdims=True) / (samples or 1)
+            return {"depth": depth[..., None].astype(dtype), "normal": normal.astype(dtype)}
+
+        self.model = SOURCE / "demo/assets/denoise-fast.safetensors"
+        color = {"color": rng.random((height, width, 3)).astype(f32)}
+        for dtype in (np.float32, np.float16):
+            for samples in (0, 1, 4, 16):
+                frame = self.frame("edges.safetensors", **color, **guides(samples, dtype))
+                said = self.denoise("--frame", frame, "--out", out)
+                self.assertEqual("hard edges" in said, samples == 0, (dtype, samples, said))
+                self.assertNotIn("hard edges", self.denoise("--frame", frame, "--out", out, "--edges", "smooth"))
+        self.assertNotIn("hard edges", self.denoise("--frame", self.frame("edges.safetensors", **color), "--out", out))
+        flat = {"depth": np.full((height, width, 1), 3, f32), "normal": np.zeros((height, width, 3), f32)}
+        self.assertNotIn("hard edges", self.denoise("--frame", self.frame("edges.safetensors", **color, **flat), "--out", out))
+        for first in (0, 1):
+            for i in range(3):
+                self.frame(f"edges.{i}.safetensors", **color, **guides(first if i == 0 else 1 - first, f32))
+            said = self.denoise("--sequence", FOLDER / "edges.%d.safetensors", "--out", FOLDER / "clean.%d.safetensors", "--cut", "2")
+            self.assertEqual(["hard edges" in line for line in said.splitlines()], [first == 0, first == 0, first == 1])
 
     def test_dark_albedo(self):
         """What is dark, and whose albedo has noise, as metal's of another renderer, has neighbours that are divided by albedos alike: none
@@ -384,7 +443,7 @@ class Denoise(unittest.TestCase):
         for words, tensor in (("must be [height, width, 3], F16 or F32", self.color[..., :2]), ("must have 1 to 16384", np.zeros((0, 4, 3), f32))):
             self.refused(1, words, *start, "--out", out, "--frame", self.frame("bad.safetensors", color=tensor))
         for words, change in (
-            ("a denoiser's numbers are height and width", {"numbers": {"width": 9, "rows": 9}, "tensors": {
+            ("a denoiser's numbers are height, width and edges", {"numbers": {"width": 9, "rows": 9}, "tensors": {
                 name: {**of, "shape": ["rows", "width", 3]} for name, of in GRAPH["tensors"].items()}, "nodes": [{**GRAPH["nodes"][0], "heads": "rows"}]}),
             ('"albedo" must be F32, [height, width, 3]', {"tensors": {**GRAPH["tensors"], "albedo": {"role": "input", "dtype": "F16", "shape": IMAGE}}}),
             ("numbers[1] is 37; height must be 1 to 36", {"numbers": {"width": 4096, "height": 36}}),

@@ -196,9 +196,9 @@ class Denoiser:
 
     def __init__(self, session, path, **fields):
         self.model, self._fields = Model(session, path), fields
-        if set(self.model.numbers) != {"height", "width"}:
+        if set(self.model.numbers) - {"edges"} != {"height", "width"}:
             raise ArgumentError(f"{path} is no denoiser: its numbers are {sorted(self.model.numbers)}, not height and width")
-        self.bindings = self.model.bindings(height=1, width=1)
+        self.bindings = self.model.bindings(**self._numbers(1, 1, False))
         for b in self.bindings:
             channels = self.OUTPUTS.get(b.name) if b.role == "output" else self.INPUTS.get(b.name, (None,))[0]
             if b.dtype != _api.Dtype.F32 or b.shape != (1, 1, channels):
@@ -206,15 +206,21 @@ class Denoiser:
         self.instance = None
         self.reset()
 
+    def _numbers(self, height, width, hard):
+        if hard and "edges" not in self.model.numbers:
+            raise ArgumentError("hard_edges: the network has no number 'edges'")
+        return {"height": height, "width": width, **({"edges": 1 + bool(hard)} if "edges" in self.model.numbers else {})}
+
     def reset(self):
         """As if there had been no frame."""
         self._before = {}
         if self.model.state_bytes or not self.instance:  # another only where something is in it
             self.instance = self.model.instance(**self._fields)
 
-    def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None):
+    def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None, hard_edges=False):
         """motion: across and down, in pixels, to where what is seen was in the frame before; valid: 0 where it was not seen.
-        A color that is smaller than albedo, normal and depth is upscaled to their size."""
+        A color that is smaller than albedo, normal and depth is upscaled to their size. hard_edges: rays all went through the middle of
+        pixels, as rasterised ones do, so that neighbours across an edge are not to be mixed."""
         import numpy as np
 
         guide = next((g for g in (albedo, normal, depth) if g is not None), color)
@@ -235,7 +241,7 @@ class Denoiser:
                     f"{shape}" if height else "(height, width, 3)"))
             else:
                 inputs[b.name] = np.ascontiguousarray(given[b.name], np.float32)
-        made = self.instance.run(inputs, height=height, width=width)
+        made = self.instance.run(inputs, **self._numbers(height, width, hard_edges))
         if "history" in made:
             self._before = {"history_before": made["history"], **{f"{name}_before": np.array(inputs[name])
                                                                    for name in ("normal", "depth") if name in inputs}}

@@ -62,10 +62,11 @@ def make_before(frame):
 def main():
     net, frame = make_network(), make_frame()
     export.write(export.graph_of(net), HERE / "model.safetensors")
+    inputs = [torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in ("color", "albedo", "normal", "depth")]
     with torch.no_grad():
-        out = net(*(torch.from_numpy(frame[name]).float().permute(2, 0, 1)[None] for name in ("color", "albedo", "normal", "depth")))[0]
-    frame["expected"] = out[0].permute(1, 2, 0).contiguous().numpy()
-    save_file(frame, HERE / "frame.safetensors")
+        expected = {name: net(*inputs, hard=hard)[0][0].permute(1, 2, 0).contiguous().numpy()
+                    for name, hard in (("expected", False), ("expected_hard", True))}
+    save_file(frame | expected, HERE / "frame.safetensors")
 
     net, before = make_network(history=True), make_before(frame)
     export.write(export.graph_of(net), HERE / "model_history.safetensors")
