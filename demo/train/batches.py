@@ -19,9 +19,10 @@ class Group:
     each with a reference of its own, or copies of one."""
 
     def __init__(self):
-        self.tensors, self.references, self.clips, self.is_path = {}, [], [], []
+        self.tensors, self.references, self.clips, self.is_path, self.hard = {}, [], [], [], []
 
     def stack(self, frames, references):
+        self.hard = torch.stack([frame.get("hard", torch.tensor(False, device=references[0].device)) for frame in frames])
         for name in INPUTS + ("motion", "valid"):
             tensors = [frame.get(name) for frame in frames]
             there = next((x for x in tensors if x is not None), None)
@@ -31,10 +32,29 @@ class Group:
         return self
 
 
+def edges_are_hard(depth, normal):
+    """Whether rays went through the middle of pixels, as tool/edges.c finds it: of planes the reciprocal of the depth is linear then."""
+    near = 1 / depth[..., 0].double()
+    seen = linear = 0
+    for axis in (0, 1):
+        a, b, c = (near.narrow(axis, i, near.shape[axis] - 2) for i in range(3))
+        slope = (c - a).abs() / 2
+        counts = (a > 0) & (b > 0) & (c > 0) & (slope > 4e-3 * b) & (slope < 0.1 * b)
+        if normal is not None:
+            x, y = (normal.float().narrow(axis, i, normal.shape[axis] - 1) for i in range(2))
+            same = (x * y).sum(-1) > 0.99 * ((x * x).sum(-1) * (y * y).sum(-1)).sqrt()
+            counts &= same.narrow(axis, 0, a.shape[axis]) & same.narrow(axis, 1, a.shape[axis])
+        seen += int(counts.sum())
+        linear += int((counts & ((a - 2 * b + c).abs() < 0.05 * slope + 5e-4 * b)).sum())
+    return seen >= 200 and linear > 0.75 * seen
+
+
 def read(path, device):
-    """A file's tensors, on the device, as they are kept."""
-    return {name: x.to(device, torch.float16 if name in GUIDES else torch.float32) for name, x in load_file(path).items()
-            if name in (*INPUTS, *GUIDES, "reference")}
+    """A file's tensors, on the device, as they are kept, and whether edges are hard."""
+    file = load_file(path)
+    hard = torch.tensor("depth" in file and edges_are_hard(file["depth"], file.get("normal")), device=device)
+    return {"hard": hard, **{name: x.to(device, torch.float16 if name in GUIDES else torch.float32) for name, x in file.items()
+                             if name in (*INPUTS, *GUIDES, "reference")}}
 
 
 def load(folders, device):
@@ -54,7 +74,7 @@ def load(folders, device):
         for tensors in files:
             if "reference" in tensors:
                 references.append(tensors["reference"])
-            frames.append({name: tensors[name] for name in INPUTS + ("motion", "valid") if name in tensors})
+            frames.append({name: tensors[name] for name in INPUTS + ("motion", "valid", "hard") if name in tensors})
             clip.append((len(frames) - 1, len(references) - 1))
         group.clips.append(clip)
         group.is_path.append(clip[-1][1] > clip[0][1])
@@ -74,6 +94,7 @@ def frame_of(group, frame, reference):
         if name not in out:
             out[name] = torch.full_like(out["color"][:, : 1 if name == "depth" else 3], ABSENT[name])
     out["reference"] = group.references[reference].permute(2, 0, 1)[None]
+    out["hard"] = group.hard[frame].view(1, 1, 1, 1)
     return out
 
 
@@ -148,6 +169,7 @@ def batch_of(groups, clips, length, size, generator, sparse=0.0):
         def take(tensor, of):
             return tensor[of.view(-1, 1, 1), rows, columns].permute(0, 3, 1, 2).float()
         frame = {name: take(tensor, frames[t]) for name, tensor in group.tensors.items()}
+        frame["hard"] = group.hard[frames[t]].view(-1, 1, 1, 1)
         for name, missing in zip(left_out, gone):
             channels = 1 if name == "depth" else 3
             absent = torch.full((clips, channels, size, size), float(ABSENT[name]), device=device)

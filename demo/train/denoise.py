@@ -123,7 +123,7 @@ def clip_loss(forward, batch, autocast, weights):
             frame["before"] = batch[t - 1]["guides"]
             history = network.reproject(history, frame["motion"], frame.get("valid"), frame["guides"], frame["before"])
         with autocast():
-            out, history, exposure = forward(*(frame[name] for name in batches.INPUTS), history)
+            out, history, exposure = forward(*(frame[name] for name in batches.INPUTS), history, frame["hard"])
         out, history, exposure = out.float(), history.float(), exposure.float()
         now = (out, frame["reference"])
         losses = losses_of(out, history[:, :3], exposure, frame)
@@ -151,12 +151,12 @@ def evaluate(net, groups):
             for frame, reference in clip if is_path else clip[:1]:
                 tensors = batches.frame_of(group, frame, reference)
                 inputs, guides = [tensors[name] for name in batches.INPUTS], (tensors["normal"], tensors["depth"])
-                alone, left, _ = net(*inputs, None)
+                alone, left, _ = net(*inputs, None, tensors["hard"])
                 row = {"input": psnr_of(tensors["color"], tensors["reference"]), "alone": psnr_of(alone, tensors["reference"])}
                 if net.history and is_path:
                     if history is not None:
                         history = network.reproject(history, tensors["motion"], tensors.get("valid"), guides, before)
-                        out, left, _ = net(*inputs, history)
+                        out, left, _ = net(*inputs, history, tensors["hard"])
                         row["with history"] = psnr_of(out, tensors["reference"])
                     history, before = left, guides
             rows.append(row)

@@ -243,7 +243,8 @@ class Denoiser(nn.Module):
 
     def forward(self, color, albedo, normal, depth, history=None, hard=False):
         """What is shown, the light that it is made of with its weight, which is the next frame's history, and the exposure. `history`:
-        that of the frame before, by reproject(); None: there is none. hard: rays went through the middle of pixels."""
+        that of the frame before, by reproject(); None: there is none. hard: rays went through the middle of pixels; or of which frames
+        they did, [frames, 1, 1, 1]."""
         if self.history and history is None:
             history = torch.zeros_like(color[:, :1]).expand(-1, 4, -1, -1)
         light, modulation, features, exposure = demodulate(color, albedo, normal, depth, history if self.history else None)
@@ -258,5 +259,11 @@ class Denoiser(nn.Module):
             more = {"k_before": k_before[0], "v_before": history} if level == 0 and self.history else {}
             out = gather(queries[level], keys[level], lights[level], self.bias[level], self.radius[level], keys[level + 1], out, self.coarse_radius, **more)
         shown = torch.cat((out[:, :3] * modulation, out[:, 3:]), 1)
-        bias = self.hard_bias() if hard else self.bias_final
-        return gather(q_final, k_final, shown, bias, self.final_radius)[:, :3], out, exposure
+
+        def joined(bias):
+            return gather(q_final, k_final, shown, bias, self.final_radius)[:, :3]
+        if isinstance(hard, torch.Tensor):
+            result = torch.where(hard, joined(self.hard_bias()), joined(self.bias_final))
+        else:
+            result = joined(self.hard_bias() if hard else self.bias_final)
+        return result, out, exposure

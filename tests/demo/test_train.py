@@ -148,6 +148,32 @@ class Denoiser(unittest.TestCase):
         expected = float(torch.exp(-tiles.log().sum() / 11))
         self.assertAlmostEqual(exposure(), expected, delta=1e-5 * expected)
 
+    def test_hard_edges(self):
+        """A frame of a floor is known by its depths, in a batch each frame is told its own, and where it is told none is mixed."""
+        import batches
+        import network
+        import torch
+        generator = torch.Generator().manual_seed(4)
+        rows, jitter = torch.arange(40.0).view(-1, 1, 1).expand(40, 60, 1), torch.rand(40, 60, 1, generator=generator)
+        normal = torch.tensor([0.0, 1.0, 0.0]).expand(40, 60, 3)
+        for dtype in (torch.float32, torch.float16):
+            for within, hard in ((0.5, True), (jitter, False)):
+                depth = (30 / (rows + within)).to(dtype)
+                self.assertEqual(batches.edges_are_hard(depth, normal), hard)
+                self.assertEqual(batches.edges_are_hard(depth, None), hard)
+        self.assertFalse(batches.edges_are_hard(torch.zeros(40, 60, 1), normal))
+        torch.manual_seed(5)
+        net = network.Denoiser(widths=(16, 16, 16))
+        color, albedo, normal, depth = (torch.rand(2, channels, 12, 20, generator=generator) for channels in (3, 3, 3, 1))
+        smooth, hard = (net(color, albedo, normal, depth, hard=each)[0] for each in (False, True))
+        told = net(color, albedo, normal, depth, hard=torch.tensor([True, False]).view(2, 1, 1, 1))[0]
+        self.assertTrue(torch.equal(told, torch.cat((hard[:1], smooth[1:]))))
+        self.assertFalse(torch.equal(hard, smooth))
+        group = self.make_group()
+        group.hard[2] = True
+        for t, frame in enumerate(batches.batch_of([group], 8, 4, 48, torch.Generator().manual_seed(3))):
+            self.assertEqual(frame["hard"].flatten().tolist(), [t == 2] * 8)
+
     def make_group(self, size=72):
         """A path of four frames, whose pixels are all different."""
         import batches
@@ -314,7 +340,7 @@ class Train(unittest.TestCase):
                 self.assertAlmostEqual(sum(line["parts"].values()), line["loss"], delta=1e-4)
             self.assertEqual([line["parts"]["flicker"] > 0 for line in lines], [False, True])
             options = torch.load(self.folder / f"out{own}/denoise.pt", weights_only=True)["options"]
-            self.assertEqual(options["widths"], ((16, 16, 32), (16, 32, 32))[own])
+            self.assertEqual(options["widths"], (16, 32, 32))  # the one was widened to it
 
 
 if __name__ == "__main__":
