@@ -313,6 +313,22 @@ class Networks(Base):
         R.save(HERE / "no_denoiser.safetensors", {"w": ("F32", np.zeros((1, 8), np.float32))}, {"tandem.graph": json.dumps(GRAPH)})
         self.refuses(tandem.ArgumentError, "is no denoiser", tandem.Denoiser, self.session, HERE / "no_denoiser.safetensors")
 
+    def test_a_denoiser_finds_hard_edges(self):
+        """Of a floor by its depths, through the middle of pixels or anywhere in them; of frames in a row those of the first."""
+        denoise = tandem.Denoiser(self.session, ROOT / "demo/assets/denoise.safetensors")
+        noise, rows = np.random.default_rng(7), np.arange(40, dtype=np.float32).reshape(-1, 1, 1)
+        given = {"color": noise.exponential(1, (40, 60, 3)).astype(np.float32),
+                 "normal": np.broadcast_to(np.float32([0, 1, 0]), (40, 60, 3))}
+        depths = {True: 30 / (rows + np.full((40, 60, 1), 0.5, np.float32)), False: 30 / (rows + noise.random((40, 60, 1), np.float32))}
+        for first, depth in depths.items():
+            out = []
+            for hard in (None, first, not first):
+                denoise.reset()
+                out.append([denoise(**given, depth=depth, hard_edges=hard), denoise(**given, depth=depths[not first], hard_edges=hard)])
+            for found, told, other in zip(*out):
+                self.assertEqual(found.tobytes(), told.tobytes())
+                self.assertNotEqual(found.tobytes(), other.tobytes())
+
     def test_a_denoiser_that_upscales(self):
         """A small color is to the bit what it is in a frame that is otherwise missing."""
         denoise = tandem.Denoiser(self.session, ROOT / "tests/kernels/denoiser/model.safetensors")

@@ -185,6 +185,27 @@ def _place(color, height, width):
     return placed
 
 
+def _edges_are_hard(depth, normal):
+    """Whether rays all went through the middle of pixels, as tool/edges.c finds it: of a plane the reciprocal of the depth is linear then."""
+    import numpy as np
+
+    near, seen, linear = np.zeros_like(depth[..., 0], np.float64), 0, 0
+    np.divide(1, depth[..., 0], out=near, where=depth[..., 0] > 0)
+    for axis in (0, 1):
+        def part(x, first, less):
+            return np.take(x, range(first, x.shape[axis] - less + first), axis)
+        a, b, c = (part(near, i, 2) for i in range(3))
+        slope = abs(c - a) / 2
+        counts = (a > 0) & (b > 0) & (c > 0) & (slope > 4e-3 * b) & (slope < 0.1 * b)
+        if normal is not None:
+            x, y = (part(normal, i, 1) for i in range(2))
+            same = (x * y).sum(-1) > 0.99 * np.sqrt((x * x).sum(-1) * (y * y).sum(-1))
+            counts &= part(same, 0, 1) & part(same, 1, 1)
+        seen += counts.sum()
+        linear += (counts & (abs(a - 2 * b + c) < 0.05 * slope + 5e-4 * b)).sum()
+    return bool(seen >= 200 and linear > 0.75 * seen)
+
+
 class Denoiser:
     """Takes the noise out of a path tracer's frames by a network, as `tandem denoise` does, whose help says what pictures are:
     arrays [height, width, channels] of floats. What it remembers goes on from frame to frame, until reset()."""
@@ -213,14 +234,15 @@ class Denoiser:
 
     def reset(self):
         """As if there had been no frame."""
-        self._before = {}
+        self._before, self._hard = {}, None
         if self.model.state_bytes or not self.instance:  # another only where something is in it
             self.instance = self.model.instance(**self._fields)
 
-    def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None, hard_edges=False):
+    def __call__(self, color, albedo=None, normal=None, depth=None, motion=None, valid=None, hard_edges=None):
         """motion: across and down, in pixels, to where what is seen was in the frame before; valid: 0 where it was not seen.
-        A color that is smaller than albedo, normal and depth is upscaled to their size. hard_edges: rays all went through the middle of
-        pixels, as rasterised ones do, so that neighbours across an edge are not to be mixed."""
+        A color that is smaller than albedo, normal and depth is upscaled to their size. hard_edges: whether rays all went through the
+        middle of pixels, as rasterised ones do, so that neighbours across an edge are not to be mixed; None: as depths on planes tell,
+        those of the first frame of several."""
         import numpy as np
 
         guide = next((g for g in (albedo, normal, depth) if g is not None), color)
@@ -241,7 +263,9 @@ class Denoiser:
                     f"{shape}" if height else "(height, width, 3)"))
             else:
                 inputs[b.name] = np.ascontiguousarray(given[b.name], np.float32)
-        made = self.instance.run(inputs, **self._numbers(height, width, hard_edges))
+        if hard_edges is None and (self._hard is None or not self._before):
+            self._hard = "edges" in self.model.numbers and "depth" in inputs and _edges_are_hard(inputs["depth"], inputs.get("normal"))
+        made = self.instance.run(inputs, **self._numbers(height, width, self._hard if hard_edges is None else hard_edges))
         if "history" in made:
             self._before = {"history_before": made["history"], **{f"{name}_before": np.array(inputs[name])
                                                                    for name in ("normal", "depth") if name in inputs}}
