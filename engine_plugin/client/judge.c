@@ -150,6 +150,14 @@ static double usual_us(const td_layers *layers)
 
 /* --- The thread --- */
 
+/* Whether it, or its model with all instances, is about to go: nobody waits for who begins to use it then. */
+static bool ends(const td_instance *instance)
+{
+    const td_object *const model = &instance->model->object;
+
+    return instance->object.closing || instance->object.retired || model->closing || model->retired;
+}
+
 /* An instance with a sample that nobody has looked at, and what it is of. */
 static td_instance *find_sample_locked(tandem_session *s, td_prepared **prepared)
 {
@@ -157,7 +165,7 @@ static td_instance *find_sample_locked(tandem_session *s, td_prepared **prepared
         const uint32_t at = (s->judged + i) % s->instances.capacity;
         td_instance *instance = (td_instance *)s->instances.slots[at];
 
-        for (int p = 0; instance && !instance->object.closing && !instance->object.retired && p < TD_PREPARED; p++) {
+        for (int p = 0; instance && !ends(instance) && p < TD_PREPARED; p++) {
             td_layers *layers = instance->prepared[p].layers;
 
             if (!layers || layers->stage != TD_LAYERS_THERE)

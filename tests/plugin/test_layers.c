@@ -50,6 +50,7 @@ typedef struct rig {
     tandem_instance instance;
     tandem_mem mem;
     uint16_t *x, *y, *alone;
+    const char *path; /* of the model */
     char why[600];
 } rig;
 
@@ -73,7 +74,7 @@ static void open_rig(rig *r, uint32_t precision, const tandem_instance_desc *des
     *r = (rig){0};
     snprintf(text, sizeof text, format, precision);
     assert_int_equal(tandem_session_create(&session, &r->s), TANDEM_OK);
-    must(r, tandem_model_load(r->s, network_file(text), &r->model));
+    must(r, tandem_model_load(r->s, r->path = network_file(text), &r->model));
     must(r, tandem_mem_create(r->s, &mem, &r->mem));
     must(r, tandem_mem_host(r->s, r->mem, &host));
     r->x = host;
@@ -472,6 +473,36 @@ static void test_ends(void **state)
     close_rig(&r);
 }
 
+/* A model goes while samples of all its instances wait to be looked at, by a thread that is at work for another one's. */
+static void test_model_ends(void **state)
+{
+    enum { INSTANCES = 8, TIMES = 30 };
+    tandem_instance_desc desc = plain();
+    tandem_instance instances[INSTANCES];
+    tandem_model kept;
+    rig r;
+
+    (void)state;
+    desc.min_similarity = 0.99999f;
+    desc.sample_every = 1;
+    open_rig(&r, TANDEM_PRECISION_4B, &desc);
+    fill(&r, 0, 0);
+    kept = r.model;
+    for (int i = 0; i < TIMES; i++) {
+        must(&r, tandem_model_load(r.s, r.path, &r.model));
+        for (int k = 0; k < INSTANCES; k++) {
+            must(&r, tandem_model_instance(r.s, r.model, &desc, &instances[k]));
+            must(&r, tandem_model_prepare(r.s, instances[k], NULL, 0));
+        }
+        run_one(&r, r.instance, 0);
+        for (int k = 0; k < INSTANCES; k++)
+            run_one(&r, instances[k], 0);
+        must(&r, i % 2 ? tandem_retire(r.s, r.model) : tandem_model_destroy(r.s, r.model));
+    }
+    must(&r, tandem_model_destroy(r.s, kept));
+    close_rig(&r);
+}
+
 /* --- In tandemd --- */
 
 static int begin_daemon_here(void **state)
@@ -557,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_watched), cmocka_unit_test(test_late), cmocka_unit_test(test_brief),
         cmocka_unit_test(test_steps_and_cuts), cmocka_unit_test(test_up),
         cmocka_unit_test(test_time), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_model_ends),
     };
     const struct CMUnitTest there[] = {cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_older_daemon)};
     int failed = cmocka_run_group_tests_name("here", tests, NULL, NULL);
