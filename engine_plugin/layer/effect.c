@@ -169,7 +169,8 @@ static bool load_model(layer_device *d, const char *path, char *why, size_t why_
     return says(d, tandem_model_load(st->tandem.session, path, &st->model), why, why_bytes);
 }
 
-/* Its numbers are height and width, and edges or not, in any order: whatever its rays were, a picture's edges are smooth. */
+/* Its numbers are height and width, and edges or not, in any order: 2 leaves these as they are, and a picture that is
+ * presented has them as they are to be. */
 static bool find_numbers(layer_device *d, layer_work *it, const tandem_network *info, char *why,
                          size_t why_bytes)
 {
@@ -185,7 +186,7 @@ static bool find_numbers(layer_device *d, layer_work *it, const tandem_network *
             return false;
         const bool is_height = !strcmp(number.name, "height"), is_width = !strcmp(number.name, "width");
         known = is_height || is_width || !strcmp(number.name, "edges");
-        it->numbers[i] = is_height ? it->extent.height : is_width ? it->extent.width : 1;
+        it->numbers[i] = is_height ? it->extent.height : is_width ? it->extent.width : 2;
         if (known && it->numbers[i] > number.most) {
             td_text(why, why_bytes,
                     "the picture's %s is %" PRIu32 ", and the model takes at most %" PRIu32,
@@ -195,7 +196,7 @@ static bool find_numbers(layer_device *d, layer_work *it, const tandem_network *
     }
     if (!known)
         td_text(why, why_bytes,
-                "a picture's model has the numbers height and width, and no uniforms");
+                "a picture's model has the numbers height, width and, if it wants it, edges, and no uniforms");
     return known;
 }
 

@@ -320,6 +320,12 @@ class Picture(unittest.TestCase):
             self.assertEqual(complaints, [])
             for a, b in zip(after["middle"], before["middle"]):
                 self.assertLess(abs(a - squared(b)), NEAR, (words, after, before))
+        graph["numbers"]["edges"] = 2  # which 2 leaves as they are: with 1 these were nodes of two channels
+        for node in graph["nodes"]:
+            node["channels"] = "edges + 1"
+        (after,), _ = game("--noise", "0", **DENOISE | {"TANDEM_LAYER_EFFECT": save("edges.safetensors", json.dumps(graph))})
+        for a, b in zip(after["middle"], before["middle"]):
+            self.assertLess(abs(a - squared(b)), NEAR, (after, before))
         graph["tensors"]["out"]["shape"] = ["height * 2", "width", 3]
         for text in ("{", json.dumps(graph)):
             (report,), _ = game(**DENOISE | {"TANDEM_LAYER_EFFECT": save("wrong.safetensors", text)})
