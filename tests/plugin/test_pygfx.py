@@ -91,7 +91,7 @@ class Pygfx(unittest.TestCase):
         wanted = frames("solid", opacity=1)
         found = psnr(frames("solid", [self.denoise], opacity=1), wanted)
         print("dB without noise:", *(f"{x:.1f}" for x in found))
-        self.assertGreater(min(found), 40)
+        self.assertGreater(min(found), 46)  # 44 where edges are smoothed
 
     def test_copies(self):
         """There and back, with nothing done between, is the picture."""
@@ -99,7 +99,7 @@ class Pygfx(unittest.TestCase):
             def reset(self):
                 pass
 
-            def __call__(self, color):
+            def __call__(self, color, hard_edges):
                 return color
 
         for copied, wanted in zip(frames("dither", [pygfx_denoise.DenoisePass(Nothing())]), frames("dither")):

@@ -58,6 +58,6 @@ class DenoisePass(Copy):
 
         self.denoiser.reset()
         cleaned = picture.copy()
-        cleaned[..., :3] = self.denoiser(picture[..., :3].astype(np.float32))
+        cleaned[..., :3] = self.denoiser(picture[..., :3].astype(np.float32), hard_edges=True)  # as it is rasterised
         queue.write_texture({"texture": self.cleaned}, cleaned, layout, size)
         self.out.render(command_encoder, self.cleaned.create_view(), None, target_tex)
