@@ -363,8 +363,8 @@ def check_errors_and_delays():
     for stage, name in asked.items():
         _, slow, _ = report("slow-" + name, "--frames", "7", "--inject", name + ":300")
         moved = {s: slow["stages"][s]["p50_ms"] - plain["stages"][s]["p50_ms"] for s in STAGES}
-        # The machine may be busy: what was not delayed may move too, but never like what was; and a stage by some of what it takes.
-        check(max(120, 240 - 0.25 * plain["stages"][stage]["p50_ms"]) < moved[stage] < 600, f"{name}:300 delays {stage} ({moved[stage]:.1f} ms)")
+        # The machine may be busy: what was not delayed may move too, but never like what was.
+        check(240 < moved[stage] < 600, f"{name}:300 delays {stage} ({moved[stage]:.1f} ms)")
         check(all(abs(moved[s]) < 120 for s in STAGES if s != stage), f"{name}:300 delays nothing else ({moved})")
 
     _, f16, _ = report("f16", "--frames", "2", "--mode", "f16")
