@@ -64,6 +64,15 @@ static void must(rig *r, tandem_status status)
     fail_msg("status %d: %s", status, text);
 }
 
+static tandem_instance prepared_instance(rig *r, tandem_model model, const tandem_instance_desc *desc)
+{
+    tandem_instance instance;
+
+    must(r, tandem_model_instance(r->s, model, desc, &instance));
+    must(r, tandem_model_prepare(r->s, instance, NULL, 0));
+    return instance;
+}
+
 static void open_rig(rig *r, uint32_t precision, const tandem_instance_desc *desc)
 {
     const tandem_session_desc session = {.struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1, .timing = 1, .socket = socket_path};
@@ -82,8 +91,7 @@ static void open_rig(rig *r, uint32_t precision, const tandem_instance_desc *des
     r->alone = r->y + ELEMENTS;
     if (!desc)
         return;
-    must(r, tandem_model_instance(r->s, r->model, desc, &r->instance));
-    must(r, tandem_model_prepare(r->s, r->instance, NULL, 0));
+    r->instance = prepared_instance(r, r->model, desc);
 }
 
 static void close_rig(rig *r)
@@ -199,8 +207,7 @@ static void test_plan(void **state)
     for (uint32_t p = TANDEM_PRECISION_AUTO; p <= TANDEM_PRECISION_8B; p++) { /* as the graph says: f16 */
         desc = plain();
         desc.precision = p;
-        must(&r, tandem_model_instance(r.s, r.model, &desc, &other));
-        must(&r, tandem_model_prepare(r.s, other, NULL, 0));
+        other = prepared_instance(&r, r.model, &desc);
         run_one(&r, other, 0);
         assert_int_equal(!memcmp(planned, r.alone, sizeof planned), p == TANDEM_PRECISION_8B);
     }
@@ -297,8 +304,7 @@ static void test_watched(void **state)
     assert_string_equal(layer.name, "o");
     desc = plain();
     desc.precision = TANDEM_PRECISION_F16;
-    must(&r, tandem_model_instance(r.s, r.model, &desc, &exact));
-    must(&r, tandem_model_prepare(r.s, exact, NULL, 0));
+    exact = prepared_instance(&r, r.model, &desc);
     run_one(&r, exact, 0);
     assert_true(fabs((double)layer.relative_l1 - distance(own, r.alone)) < 2e-4);
     assert_true(layer.cosine > 0.99f && layer.cosine < 1);
@@ -344,8 +350,7 @@ static void test_brief(void **state)
     network_file_remove();
     must(&r, tandem_model_load(r.s, network_file(text), &model));
     desc.sample_every = 10;
-    must(&r, tandem_model_instance(r.s, model, &desc, &r.instance));
-    must(&r, tandem_model_prepare(r.s, r.instance, NULL, 0));
+    r.instance = prepared_instance(&r, model, &desc);
     fill(&r, 0, 0);
     const tandem_view views[] = {{.mem = r.mem, .dtype = TANDEM_DTYPE_F16},
                                  {.mem = r.mem, .offset_bytes = X_BYTES, .dtype = TANDEM_DTYPE_F16}};
@@ -378,8 +383,7 @@ static void test_steps_and_cuts(void **state)
     for (uint32_t p = TANDEM_PRECISION_F16; p <= TANDEM_PRECISION_4B; p++) {
         desc = plain();
         desc.precision = p;
-        must(&r, tandem_model_instance(r.s, r.model, &desc, &fixed[p]));
-        must(&r, tandem_model_prepare(r.s, fixed[p], NULL, 0));
+        fixed[p] = prepared_instance(&r, r.model, &desc);
     }
     for (uint32_t frame = 0; frame < 24; frame++) {
         const uint32_t scene = frame / 3;
@@ -465,8 +469,7 @@ static void test_ends(void **state)
             must(&r, tandem_instance_destroy(r.s, r.instance));
         else
             must(&r, tandem_retire(r.s, r.instance));
-        must(&r, tandem_model_instance(r.s, r.model, &desc, &r.instance));
-        must(&r, tandem_model_prepare(r.s, r.instance, NULL, 0));
+        r.instance = prepared_instance(&r, r.model, &desc);
     }
     run_one(&r, r.instance, 0);
     must(&r, tandem_model_destroy(r.s, r.model));
@@ -491,8 +494,7 @@ static void test_model_ends(void **state)
     for (int i = 0; i < TIMES; i++) {
         must(&r, tandem_model_load(r.s, r.path, &r.model));
         for (int k = 0; k < INSTANCES; k++) {
-            must(&r, tandem_model_instance(r.s, r.model, &desc, &instances[k]));
-            must(&r, tandem_model_prepare(r.s, instances[k], NULL, 0));
+            instances[k] = prepared_instance(&r, r.model, &desc);
         }
         run_one(&r, r.instance, 0);
         for (int k = 0; k < INSTANCES; k++)
