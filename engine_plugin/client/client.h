@@ -86,6 +86,12 @@ typedef struct td_object {
     bool retired; /* no call finds it; once nobody uses it, it is freed: retire.c */
 } td_object;
 
+/* Whether it is being destroyed, or will be: nobody waits for who begins to use it now. */
+static inline bool td_object_goes(const td_object *object)
+{
+    return object->closing || object->retired;
+}
+
 typedef struct td_table {
     td_object **slots;
     uint32_t *generations;

@@ -71,7 +71,7 @@ td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance
     td_instance *found =
         (td_instance *)td_table_find_locked(s, TD_KIND_INSTANCE, instance, what, why);
 
-    if (!found || (!found->model->object.closing && !found->model->object.retired))
+    if (!found || !td_object_goes(&found->model->object))
         return found;
     td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
             "%s is 0x%" PRIx64 ", whose model is being destroyed", what, instance);

@@ -150,12 +150,10 @@ static double usual_us(const td_layers *layers)
 
 /* --- The thread --- */
 
-/* Whether it, or its model with all instances, is about to go: nobody waits for who begins to use it then. */
-static bool ends(const td_instance *instance)
+/* By itself, or with its model. */
+static bool goes(const td_instance *instance)
 {
-    const td_object *const model = &instance->model->object;
-
-    return instance->object.closing || instance->object.retired || model->closing || model->retired;
+    return td_object_goes(&instance->object) || td_object_goes(&instance->model->object);
 }
 
 /* An instance with a sample that nobody has looked at, and what it is of. */
@@ -165,7 +163,7 @@ static td_instance *find_sample_locked(tandem_session *s, td_prepared **prepared
         const uint32_t at = (s->judged + i) % s->instances.capacity;
         td_instance *instance = (td_instance *)s->instances.slots[at];
 
-        for (int p = 0; instance && !ends(instance) && p < TD_PREPARED; p++) {
+        for (int p = 0; instance && !goes(instance) && p < TD_PREPARED; p++) {
             td_layers *layers = instance->prepared[p].layers;
 
             if (!layers || layers->stage != TD_LAYERS_THERE)

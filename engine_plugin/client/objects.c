@@ -177,7 +177,7 @@ td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, co
                slot < table->capacity) {
         td_object *object = table->slots[slot];
 
-        if (object && object->id == id && !object->closing && !object->retired)
+        if (object && object->id == id && !td_object_goes(object))
             return object;
         is = "was destroyed";
     }
