@@ -188,7 +188,8 @@ static bool read_bias(const td_safetensors *file, const json_t *of, gather *g)
     const td_safetensor *t = name ? td_safetensors_find(file, name) : NULL;
     if (!of)
         return true;
-    return (t && t->dtype == TANDEM_DTYPE_F32 && (t->bytes == g->keys * sizeof(float) || t->bytes == 2 * g->keys * sizeof(float)) && t->bytes <= sizeof g->bias &&
+    const uint64_t row = g->keys * sizeof(float);
+    return (t && t->dtype == TANDEM_DTYPE_F32 && (t->bytes == row || t->bytes == 2 * row) && t->bytes <= sizeof g->bias &&
             td_safetensors_read(file, t, g->bias, why, sizeof why) == TANDEM_OK) ||
            fails("its bias %s is not that of its keys", name ? name : "");
 }

@@ -110,9 +110,7 @@ static int read_arguments(int argc, char **argv, arguments *a)
     for (int i = TOOL_ALBEDO; i < TOOL_READ; i++)
         if (a->pictures[i] && !a->pictures[TOOL_COLOR])
             return tool_usage("denoise", "%s goes with --color: a frame has its own", tool_denoiser_inputs[i].option);
-    if (!tool_edges_of(a->edges, &a->edges_value))
-        return tool_usage("denoise", "--edges \"%s\": must be auto, smooth or hard", a->edges);
-    if (!tool_rung("denoise", a->rung, &a->rung_value))
+    if (!tool_edges_of("denoise", a->edges, &a->edges_value) || !tool_rung("denoise", a->rung, &a->rung_value))
         return TOOL_USAGE;
     for (const char *at = a->cut; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
         if (strspn(at, "0123456789") != strcspn(at, ",") || strcspn(at, ",") - 1 > 8)

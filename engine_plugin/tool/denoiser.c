@@ -210,19 +210,17 @@ static bool has_output(const tool_denoiser *d, const char *name)
 /* Height and width, and edges or not, in any order. */
 static bool find_numbers(tool_denoiser *d)
 {
-    static const char *const names[TOOL_NUMBERS] = {[TOOL_HEIGHT] = "height", [TOOL_WIDTH] = "width", [TOOL_EDGES] = "edges"};
+    static const char *const names[TOOL_NUMBERS + 1] = {[TOOL_HEIGHT] = "height", [TOOL_WIDTH] = "width", [TOOL_EDGES] = "edges"};
     tandem_network_number number = TANDEM_INIT(tandem_network_number);
     uint32_t found = 0;
 
     if (d->info.number_count < TOOL_EDGES || d->info.number_count > TOOL_NUMBERS || d->info.uniform_count)
         return false;
     for (uint32_t i = 0; i < d->info.number_count; i++) {
-        uint32_t which = 0;
         if (!ok(d, tandem_model_number(d->s, d->model, i, &number)))
             return false;
-        while (which < d->info.number_count && strcmp(number.name, names[which]) != 0)
-            which++;
-        if (which == d->info.number_count)
+        const int which = tool_word(number.name, names);
+        if (which < 0)
             return false;
         d->number_at[which] = i;
         found |= 1u << which;
@@ -327,27 +325,29 @@ static bool bind(tool_denoiser *d, tandem_view views[TOOL_INPUTS + TOOL_OUTPUTS]
     return true;
 }
 
-bool tool_edges_of(const char *text, tool_edges *edges)
+bool tool_edges_of(const char *command, const char *value, tool_edges *edges)
 {
-    static const char *const names[] = {[TOOL_EDGES_FOUND] = "auto", [TOOL_EDGES_SMOOTH] = "smooth", [TOOL_EDGES_HARD] = "hard"};
-    uint32_t which = 0;
+    static const char *const words[] = {[TOOL_EDGES_FOUND] = "auto", [TOOL_EDGES_SMOOTH] = "smooth", [TOOL_EDGES_HARD] = "hard", NULL};
+    const int index = value ? tool_word(value, words) : TOOL_EDGES_FOUND;
 
-    while (text && which < sizeof names / sizeof *names && strcmp(text, names[which]) != 0)
-        which++;
-    *edges = (tool_edges)which;
-    return which < sizeof names / sizeof *names;
+    if (index < 0)
+        tool_usage(command, "--edges \"%s\": must be auto, smooth or hard", value);
+    *edges = index < 0 ? TOOL_EDGES_FOUND : (tool_edges)index;
+    return index >= 0;
+}
+
+static bool has_edges(const tool_denoiser *d)
+{
+    return d->info.number_count > TOOL_EDGES;
 }
 
 bool tool_denoiser_prepare(tool_denoiser *d, uint32_t height, uint32_t width)
 {
-    const bool has_edges = d->info.number_count > TOOL_EDGES;
-
-    if (d->edges == TOOL_EDGES_HARD && !has_edges)
+    if (d->edges == TOOL_EDGES_HARD && !has_edges(d))
         return fails(d, "--edges hard: the model has no number \"edges\"");
-    d->hard = has_edges && d->hard;
     d->numbers[d->number_at[TOOL_HEIGHT]] = height;
     d->numbers[d->number_at[TOOL_WIDTH]] = width;
-    if (has_edges)
+    if (has_edges(d))
         d->numbers[d->number_at[TOOL_EDGES]] = d->hard ? 2 : 1;
     return ok(d, tandem_model_prepare(d->s, d->instance, d->numbers, d->info.number_count));
 }
@@ -357,7 +357,7 @@ static void find_edges(tool_denoiser *d)
 {
     if (d->edges != TOOL_EDGES_FOUND)
         d->hard = d->edges == TOOL_EDGES_HARD;
-    else if (!d->knows_edges || !d->frame[TOOL_DEPTH_BEFORE].pixels)
+    else if (has_edges(d) && (!d->knows_edges || !d->frame[TOOL_DEPTH_BEFORE].pixels))
         d->hard = tool_edges_are_hard(&d->frame[TOOL_DEPTH], &d->frame[TOOL_NORMAL]);
     d->knows_edges = true;
 }

@@ -36,8 +36,8 @@ typedef struct tool_denoiser_input {
 extern const tool_denoiser_input tool_denoiser_inputs[TOOL_INPUTS];
 
 typedef enum tool_edges { TOOL_EDGES_FOUND /* by the first frame of several */, TOOL_EDGES_SMOOTH, TOOL_EDGES_HARD } tool_edges;
-/* Of "auto", "smooth" or "hard", and of NULL; false: of another text. */
-bool tool_edges_of(const char *text, tool_edges *edges);
+/* Reads --edges; NULL is auto. False after a line that says what is wrong. */
+bool tool_edges_of(const char *command, const char *value, tool_edges *edges);
 
 /* Zeroed is closed. Functions that return false leave the reason in `why`. */
 typedef struct tool_denoiser {

@@ -482,11 +482,9 @@ static int read_arguments(int argc, char **argv, eval *e)
         return tool_usage("eval", "%s is not for gi: Open Image Denoise makes no light", e->no_oidn ? "--no-oidn" : "--oidn");
     if ((e->upscale || e->edges) && (e->is_gi || !e->models))
         return tool_usage("eval", "%s is for denoise with --model", e->upscale ? "--upscale" : "--edges");
-    if (!tool_edges_of(e->edges, &e->edges_value))
-        return tool_usage("eval", "--edges \"%s\": must be auto, smooth or hard", e->edges);
     if (e->no_oidn && e->oidn_path)
         return tool_usage("eval", "--oidn and --no-oidn exclude one another");
-    return tool_rung("eval", e->rung, &e->rung_value) ? TOOL_OK : TOOL_USAGE;
+    return tool_edges_of("eval", e->edges, &e->edges_value) && tool_rung("eval", e->rung, &e->rung_value) ? TOOL_OK : TOOL_USAGE;
 }
 
 static void close_eval(eval *e)
