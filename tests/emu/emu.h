@@ -5,7 +5,7 @@
  *   the files of kernels/cuda as they are, compiled by the host's compiler: kernels.cpp, one module an architecture
  *   builtins.h, include/     what CUDA C++ has and C++ has not
  *   ptx.h                    the instructions, in place of kernels/cuda/ptx.cuh; their rounding is kernels/attention/cpu/twin.c's
- *   emu.h, emu.cpp           threads, barriers, copies and products that are under way
+ *   emu.h, emu.cpp, mma.cpp  threads, barriers, copies and products that are under way; products of a warp
  *
  * A block's threads are fibres of one thread of the host, resumed in an order that a seed decides. They give way at every
  * instruction that synchronises. What a GPU does beside them is made as visible as PTX allows: what cp.async writes is
@@ -83,6 +83,17 @@ void mbarrier_arrive(uint32_t at);
 void mbarrier_expect(uint32_t at, uint32_t bytes); /* an arrival; the phase waits for so many bytes as well */
 bool mbarrier_test(uint32_t at, uint32_t parity); /* for somebody who asks until it is true */
 bool mbarrier_look(uint32_t at, uint32_t parity);
+
+/* Products of a warp, D = A B + C: what each lane has of them, for collective(). mma.cpp, which is compiled for speed. */
+struct MmaLane {
+    void *c;
+    uint32_t a[4], b[2];
+};
+void mma_s8(void *const *lanes);
+void mma_s4(void *const *lanes);
+void mma_f16(void *const *lanes);
+void mma_bf16(void *const *lanes); /* rounded once, as no GPU does */
+template <uint32_t Accumulator> void mma_e4m3(void *const *lanes);
 
 /* Products that are under way: C (64 x n, 32 bits an element) = A B [+ C], k = 32 bytes of a row of A. */
 enum class Type { s8, e4m3, e4m3_into_f16, f16, bf16 };

@@ -34,126 +34,29 @@ static inline bool cancelled(const uint32_t *word)
     return word && __syncthreads_or(threadIdx.x == 0 && *static_cast<const volatile uint32_t *>(word));
 }
 
-/* A lane's part of D = A B + C; A and B as rows and columns of 32 bytes. */
-struct MmaLane {
-    void *c;
-    uint32_t a[4], b[2];
-};
-
-struct MmaTile {
-    alignas(16) uint8_t a[16][32], b[8][32];
-
-    explicit MmaTile(void *const *lanes)
-    {
-        for (int lane = 0; lane < 32; lane++) {
-            const MmaLane &from = *static_cast<const MmaLane *>(lanes[lane]);
-            const int g = lane / 4, byte = lane % 4 * 4;
-            memcpy(&a[g][byte], &from.a[0], 4);
-            memcpy(&a[g + 8][byte], &from.a[1], 4);
-            memcpy(&a[g][16 + byte], &from.a[2], 4);
-            memcpy(&a[g + 8][16 + byte], &from.a[3], 4);
-            memcpy(&b[g][byte], &from.b[0], 4);
-            memcpy(&b[g][16 + byte], &from.b[1], 4);
-        }
-    }
-};
-
-/* take(bytes) makes of a row or a column, once, what dot(row, column, c) multiplies to an element. */
-template <class C, class Take, class Dot> static inline void mma_tile(void *const *lanes, Take take, Dot dot)
-{
-    const MmaTile tile(lanes);
-    decltype(take(tile.a[0])) rows[16], columns[8];
-
-    for (int i = 0; i < 16; i++)
-        rows[i] = take(tile.a[i]);
-    for (int i = 0; i < 8; i++)
-        columns[i] = take(tile.b[i]);
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++) {
-            C *c = static_cast<C *>(static_cast<const MmaLane *>(lanes[lane])->c) + i;
-            *c = dot(rows[lane / 4 + i / 2 * 8], columns[lane % 4 * 2 + i % 2], *c);
-        }
-}
-
-/* A row's or column's elements as the sums take them. */
-template <class T, int N> struct MmaPart {
-    T x[N];
-    bool finite;
-};
-
 template <class C>
 static inline void mma_start(const char *what, C (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                              void (*all)(void *const *))
 {
-    MmaLane mine = {c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    emu::MmaLane mine = {c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
     emu::collective(what, &mine, all);
 }
 
 static inline void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    using Part = const int8_t *;
-    mma_start("mma s8", c, a, b0, b1, [](void *const *lanes) {
-        mma_tile<int>(lanes, [](const uint8_t *codes) { return reinterpret_cast<Part>(codes); }, [](Part x, Part y, int sum) {
-            for (int k = 0; k < 32; k++)
-                sum += x[k] * y[k];
-            return sum;
-        });
-    });
+    mma_start("mma s8", c, a, b0, b1, emu::mma_s8);
 }
-
 static inline void mma_s4(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    using Part = MmaPart<int8_t, 64>;
-    mma_start("mma s4", c, a, b0, b1, [](void *const *lanes) {
-        const auto take = [](const uint8_t *codes) {
-            Part part;
-            for (int k = 0; k < 64; k++)
-                part.x[k] = int8_t(td_int4(codes[k / 2], k % 2));
-            return part;
-        };
-        mma_tile<int>(lanes, take, [](const Part &x, const Part &y, int sum) {
-            for (int k = 0; k < 64; k++)
-                sum += x.x[k] * y.x[k];
-            return sum;
-        });
-    });
+    mma_start("mma s4", c, a, b0, b1, emu::mma_s4);
 }
-
 static inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    using Part = MmaPart<td_twin_operand, 16>;
-    mma_start("mma f16", c, a, b0, b1, [](void *const *lanes) {
-        const auto take = [](const uint8_t *bytes) {
-            Part part;
-            uint16_t values[16];
-            memcpy(values, bytes, sizeof values);
-            part.finite = td_twin_apart_f16(values, part.x);
-            return part;
-        };
-        mma_tile<float>(lanes, take, [](const Part &x, const Part &y, float sum) {
-            return x.finite && y.finite ? td_twin_sum_f16(x.x, y.x, sum) : CUDART_NAN_F;
-        });
-    });
+    mma_start("mma f16", c, a, b0, b1, emu::mma_f16);
 }
-static inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) /* rounded once, as no GPU does */
+static inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    using Part = MmaPart<double, 16>;
-    mma_start("mma bf16", c, a, b0, b1, [](void *const *lanes) {
-        const auto take = [](const uint8_t *bytes) {
-            Part part;
-            uint16_t values[16];
-            memcpy(values, bytes, sizeof values);
-            for (int i = 0; i < 16; i++)
-                part.x[i] = double(td_from_bf16(values[i]));
-            return part;
-        };
-        mma_tile<float>(lanes, take, [](const Part &x, const Part &y, float sum) {
-            double all = double(sum);
-            for (int i = 0; i < 16; i++)
-                all += x.x[i] * y.x[i];
-            return float(all);
-        });
-    });
+    mma_start("mma bf16", c, a, b0, b1, emu::mma_bf16);
 }
 
 #if TD_HAVE_E4M3
@@ -162,17 +65,7 @@ static inline void mma_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
     static constexpr uint32_t accumulator = __CUDA_ARCH__ >= 1000  ? TD_ACCUMULATOR_BLACKWELL_MMA
                                             : __CUDA_ARCH__ >= 900 ? TD_ACCUMULATOR_HOPPER_MMA
                                                                    : TD_ACCUMULATOR_ADA_MMA;
-    using Part = MmaPart<td_twin_operand, 32>;
-    mma_start("mma e4m3", c, a, b0, b1, [](void *const *lanes) {
-        const auto take = [](const uint8_t *codes) {
-            Part part;
-            part.finite = td_twin_apart_e4m3(accumulator, codes, part.x);
-            return part;
-        };
-        mma_tile<float>(lanes, take, [](const Part &x, const Part &y, float sum) {
-            return x.finite && y.finite ? td_twin_sum_e4m3(accumulator, x.x, y.x, sum) : CUDART_NAN_F;
-        });
-    });
+    mma_start("mma e4m3", c, a, b0, b1, emu::mma_e4m3<accumulator>);
 }
 
 static inline uint16_t cvt_e4m3x2(float high, float low)
