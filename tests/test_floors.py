@@ -123,7 +123,7 @@ ONE_BACKEND = CLIENT + "remote"
 ASKS_BACKEND = re.compile(r"\b(?:s|session)->remote\b|[!=]= *&td_backend_\w+")
 # The most lines of a file, by where it is, but for some that have yet to be split: those have no more than here.
 MOST_LINES = {"kernels/": 700, "interop/": 1000, "engine_plugin/": 1000, "demo/": 1000, "tests/": 1000}
-LONG = {"tests/emu/emu.cpp": 1099}
+LONG = {"tests/emu/emu.cpp": 1070}
 # What CONTRIBUTING.md names, and its walks: "### An executor: 5 files", then a list of them.
 PATH = re.compile(r"(?<![\w/.-])(?:interop|kernels|engine_plugin|demo|shaders|tests)/[\w./-]*")
 WALK = re.compile(r"^### (.*): (\d+) files?\n((?:(?!^#).*\n)*)", re.M)

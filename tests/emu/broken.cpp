@@ -119,3 +119,25 @@ extern "C" __global__ void neighbours(const __grid_constant__ Params p)
         sum = x[0][t] + x[1][t];
     p.out[blockIdx.x * 64 + t] = uint32_t(sum);
 }
+
+/* What a block finds in static shared memory, of several pages: nothing of blocks before it, of those beside it, or of a run before; and
+ * what it wrote stays there while others have their turn. 0 is written for each thread. */
+extern "C" __global__ void leftovers(const __grid_constant__ Params p)
+{
+    __shared__ uint32_t x[4096];
+    const uint32_t t = threadIdx.x, mine = 4096 * (blockIdx.x + 1);
+    uint32_t wrong = 0;
+
+    for (uint32_t i = t; i < 4096; i += 64)
+        wrong |= ~x[i];
+    __syncthreads();
+    for (uint32_t i = t; i < 4096; i += 64) {
+        x[i] = mine + i;
+        if ((i - t) % 512 == 0)
+            __syncwarp();
+    }
+    __syncthreads();
+    for (uint32_t i = t; i < 4096; i += 64)
+        wrong |= x[i ^ 32] ^ (mine + (i ^ 32));
+    p.out[blockIdx.x * 64 + t] = wrong;
+}

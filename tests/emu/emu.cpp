@@ -24,6 +24,7 @@ extern "C" {
 }
 #include "tests/emu/operands.h" /* which asks for what is above */
 #include "tests/emu/statics.h"
+#include "tests/emu/switch.h"
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -38,66 +39,6 @@ constexpr size_t kStackBytes = 512 * 1024;
 constexpr size_t kStackBytes = 128 * 1024;
 #endif
 
-/* Leaves a stack for another: what has to be kept is pushed on the first and popped from the second. */
-#if defined(__x86_64__) && !defined(EMU_UCONTEXT)
-extern "C" void emu_switch(void **save, void *to);
-asm(R"(
-    .text
-    .hidden emu_switch
-    .globl emu_switch
-    .type emu_switch, @function
-emu_switch:
-    endbr64
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-    .size emu_switch, . - emu_switch
-)");
-
-static void *new_context(char *stack, size_t bytes, void (*begin)())
-{
-    void **top = reinterpret_cast<void **>(stack + bytes) - 1; /* so that `begin` finds the stack as after a call */
-    *top = nullptr;
-    *--top = reinterpret_cast<void *>(begin);
-    for (int i = 0; i < 6; i++)
-        *--top = nullptr;
-    return top;
-}
-#else
-#include <ucontext.h>
-
-/* A context's memory is found by what stands for its stack pointer. */
-static void emu_switch(void **save, void *to)
-{
-    ucontext_t here;
-    *save = &here;
-    swapcontext(&here, static_cast<ucontext_t *>(to));
-}
-
-static void *new_context(char *stack, size_t bytes, void (*begin)())
-{
-    ucontext_t *context = reinterpret_cast<ucontext_t *>(stack); /* the far end of it */
-    getcontext(context);
-    context->uc_stack.ss_sp = stack + sizeof *context;
-    context->uc_stack.ss_size = bytes - sizeof *context;
-    context->uc_link = nullptr;
-    makecontext(context, begin, 0);
-    return context;
-}
-#endif
-
 namespace emu {
 
 Index threadIdx, blockIdx, blockDim, gridDim;
@@ -105,9 +46,11 @@ Index threadIdx, blockIdx, blockDim, gridDim;
 namespace {
 
 constexpr size_t kGuardPage = 65536; /* below a stack; a multiple of any page */
-constexpr size_t kLastFrames = 16 * 1024; /* that a thread ends in */
+constexpr size_t kLastFrames = 20 * 1024; /* that a thread ends in, and what is above them */
+/* By how much stacks begin apart, modulo a page: all at one place they would share a few lines of the caches. Odd, in lines. */
+constexpr size_t kStackStep = 13 * 64, kStackSteps = 4096;
 constexpr uint32_t kPoison = 0x7fc5a5a5; /* NaN; as an integer, a large one */
-constexpr int kGuardBytes = 256, kGuard = 0xee, kUnwritten = 0xff;
+constexpr int kGuardBytes = 256, kGuard = 0xee;
 constexpr uint32_t kStaticWindow = 236 * 1024, kStaticBytes = 4096, kSharedEnd = 256 * 1024;
 
 struct Copy {
@@ -182,7 +125,8 @@ struct Block {
     std::vector<Fibre *> ready, polling;
     char *dynamic;
     uint32_t dynamic_bytes;
-    std::vector<char> statics;             /* while it is not its turn; none before its first, unless another block asks */
+    std::vector<char> statics;             /* while it is not its turn; none before its first, unless another block asks;
+                                              kUnwritten where the run has written nothing */
     std::vector<const char *> static_places; /* what has been given shared addresses, kStaticBytes each */
 };
 
@@ -203,6 +147,7 @@ struct Run {
     const void *stack = nullptr;
     size_t stack_bytes = 0;
     uint64_t progress = 0; /* counts what others may wait for */
+    uint32_t steps = 0; /* of threads of this block, with this one's, until the scheduler looks at all of them */
     unsigned minutes = 0; /* that have passed */
     bool failed = false;
 };
@@ -210,7 +155,7 @@ struct Run {
 Run *run;
 const char *const kClock = "globaltimer";
 uint64_t clock_ns = 1000; /* goes on from run to run */
-std::vector<std::vector<char>> spare_statics; /* a module has megabytes of them, of which a kernel uses few */
+std::vector<std::vector<char>> spare_statics; /* with nothing written */
 std::vector<char *> spare_stacks;
 
 uint32_t below(uint32_t n)
@@ -233,17 +178,46 @@ __attribute__((format(printf, 1, 2))) void note_failure(const char *format, ...)
     va_end(list);
 }
 
-/* From a fibre to the scheduler. */
+Fibre *take_one(std::vector<Fibre *> &from)
+{
+    const uint32_t i = below(uint32_t(from.size()));
+    Fibre *fibre = from[i];
+    from[i] = from.back();
+    from.pop_back();
+    return fibre;
+}
+
+/* Whose step is next, of a block of which somebody can go on. */
+Fibre *take_next(Block *block)
+{
+    const bool polls = !block->polling.empty() && below(16) == 0;
+    return take_one(polls ? block->polling : block->ready);
+}
+
+void begin_step(Fibre *fibre)
+{
+    run->fibre = fibre;
+    threadIdx.x = fibre->thread;
+    fibre->state = State::ready;
+}
+
+/* From a fibre to the next one of its block, or to the scheduler. */
 void leave()
 {
-    Fibre *self = run->fibre;
+    Fibre *self = run->fibre, *next = nullptr;
+    if (!run->failed && --run->steps && !self->block->ready.empty()) {
+        next = take_next(self->block);
+        begin_step(next);
+        if (next == self)
+            return;
+    }
 #if FIBRES_OF_SANITIZER
-    __sanitizer_start_switch_fiber(self->state == State::ended ? nullptr : &self->fake_stack, run->stack,
-                                   run->stack_bytes);
+    __sanitizer_start_switch_fiber(self->state == State::ended ? nullptr : &self->fake_stack, next ? next->stack : run->stack,
+                                   next ? kStackBytes : run->stack_bytes);
 #endif
-    emu_switch(&self->context, run->context);
+    emu_switch(&self->context, next ? next->context : run->context);
 #if FIBRES_OF_SANITIZER
-    __sanitizer_finish_switch_fiber(self->fake_stack, &run->stack, &run->stack_bytes);
+    __sanitizer_finish_switch_fiber(self->fake_stack, nullptr, nullptr);
 #endif
 }
 
@@ -324,22 +298,22 @@ struct Params {
 void begin_thread()
 {
 #if FIBRES_OF_SANITIZER
-    __sanitizer_finish_switch_fiber(nullptr, &run->stack, &run->stack_bytes);
+    const bool first = !run->stack; /* who comes from the scheduler, whose stack that is */
+    __sanitizer_finish_switch_fiber(nullptr, first ? &run->stack : nullptr, first ? &run->stack_bytes : nullptr);
 #endif
-    Params params;
-    memcpy(&params, run->launch->params, sizeof params);
-    reinterpret_cast<void (*)(Params)>(run->launch->kernel)(params);
+    reinterpret_cast<void (*)(Params)>(run->launch->kernel)(*static_cast<const Params *>(run->launch->params));
     end_thread();
 }
 
 char *statics_of(Block *block)
 {
     if (block->statics.empty()) {
-        if (!spare_statics.empty()) {
+        if (!spare_statics.empty() && spare_statics.back().size() == run->statics.bytes) {
             block->statics = std::move(spare_statics.back());
             spare_statics.pop_back();
+        } else {
+            block->statics.assign(run->statics.bytes, char(kUnwritten));
         }
-        block->statics.assign(run->statics.bytes, char(kUnwritten));
     }
     return block->statics.data();
 }
@@ -348,22 +322,25 @@ void take_turn(Block *block)
 {
     if (run->now == block)
         return;
-    if (run->now)
-        memcpy(statics_of(run->now), run->statics.at, run->statics.bytes);
-    if (block->statics.empty())
-        memset(run->statics.at, kUnwritten, run->statics.bytes);
-    else
-        memcpy(run->statics.at, block->statics.data(), run->statics.bytes);
+    for (const Written::Part &part : written.parts) {
+        char *here = run->statics.at + part.offset;
+        if (run->now)
+            memcpy(statics_of(run->now) + part.offset, here, part.bytes);
+        if (block->statics.empty())
+            memset(here, kUnwritten, part.bytes);
+        else
+            memcpy(here, block->statics.data() + part.offset, part.bytes);
+    }
     run->now = block;
     blockIdx.x = block->index;
 }
 
-void resume(Fibre *fibre)
+/* Until the scheduler's next turn, which is after so many steps of threads of the block, or as none of them can go on. */
+void resume(Fibre *fibre, uint32_t steps)
 {
     take_turn(fibre->block);
-    run->fibre = fibre;
-    threadIdx.x = fibre->thread;
-    fibre->state = State::ready;
+    run->steps = steps;
+    begin_step(fibre);
 #if FIBRES_OF_SANITIZER
     __sanitizer_start_switch_fiber(&run->fake_stack, fibre->stack, kStackBytes);
 #endif
@@ -371,15 +348,6 @@ void resume(Fibre *fibre)
 #if FIBRES_OF_SANITIZER
     __sanitizer_finish_switch_fiber(run->fake_stack, nullptr, nullptr);
 #endif
-}
-
-Fibre *take_one(std::vector<Fibre *> &from)
-{
-    const uint32_t i = below(uint32_t(from.size()));
-    Fibre *fibre = from[i];
-    from[i] = from.back();
-    from.pop_back();
-    return fibre;
 }
 
 /* Whether a minute passes: nobody can go on, but somebody reads the clock. */
@@ -407,7 +375,7 @@ bool go_round()
         left.swap(block->polling);
         while (!left.empty()) {
             Fibre *fibre = take_one(left);
-            resume(fibre);
+            resume(fibre, 1);
             if (!run->failed && fibre->state == State::polling && run->progress == before)
                 continue;
             block->polling.insert(block->polling.end(), left.begin(), left.end());
@@ -466,13 +434,10 @@ void schedule()
             continue;
         }
         Block *block = can[below(uint32_t(can.size()))];
-        for (uint32_t steps = can.size() > 1 || !block->polling.empty() ? 1 + below(400) : ~0u;
-             steps && !block->ready.empty(); steps--) {
-            const bool polls = !block->polling.empty() && below(16) == 0;
-            resume(take_one(polls ? block->polling : block->ready));
-            if (run->failed)
-                return;
-        }
+        const uint32_t steps = can.size() > 1 || !block->polling.empty() ? 1 + below(400) : ~0u;
+        resume(take_next(block), steps);
+        if (run->failed)
+            return;
     }
 }
 
@@ -508,7 +473,8 @@ std::unique_ptr<Block> new_block(unsigned index, unsigned rank)
         }
         fibre->stack = spare_stacks.back();
         spare_stacks.pop_back();
-        fibre->context = new_context(fibre->stack, kStackBytes, begin_thread);
+        const size_t apart = reinterpret_cast<uintptr_t>(fibre->stack) / kGuardPage * kStackStep % kStackSteps;
+        fibre->context = new_context(fibre->stack, kStackBytes - apart, begin_thread);
         make_ready(fibre);
     }
     return block;
@@ -527,8 +493,11 @@ void end_block(Block *block)
                              block->dynamic_bytes + unsigned(i), block->dynamic_bytes);
     }
     free(block->dynamic);
-    if (!block->statics.empty())
+    if (!block->statics.empty()) {
+        for (const Written::Part &part : written.parts)
+            memset(block->statics.data() + part.offset, kUnwritten, part.bytes);
         spare_statics.push_back(std::move(block->statics));
+    }
     for (Fibre &fibre : block->fibres) {
 #if FIBRES_OF_SANITIZER
         const size_t used = run->failed ? kStackBytes : kLastFrames; /* frames that were not returned from */
@@ -1034,7 +1003,10 @@ const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes)
         fail("block %u of the cluster has ended, and its shared memory with it", rank);
     if (is_dynamic)
         return other->dynamic + (at - dynamic);
-    return other == run->now ? mine : statics_of(other) + (at - run->statics.at);
+    if (other == run->now)
+        return mine;
+    written.touch(size_t(at - run->statics.at), bytes);
+    return statics_of(other) + (at - run->statics.at);
 }
 
 void cluster_store(void *mine, uint32_t rank, const void *from, uint32_t bytes, const void *barrier)
@@ -1066,8 +1038,9 @@ extern "C" __attribute__((visibility("default"))) int emu_run(const emu_launch *
     run = &state;
     run->launch = launch;
     run->random = launch->seed;
-    anchor = 0;
+    (void)anchor;
     dl_iterate_phdr(find_statics, &run->statics);
+    written.begin(run->statics);
     gridDim = {launch->grid, 1, 1};
     blockDim = {launch->block, 1, 1};
     const uint32_t together = launch->cluster > 1 ? launch->cluster : launch->together ? launch->together : 1;
@@ -1085,6 +1058,7 @@ extern "C" __attribute__((visibility("default"))) int emu_run(const emu_launch *
         run->now = nullptr;
     }
     const bool failed = run->failed;
+    written.end();
     state = Run();
     return failed ? -1 : 0;
 }

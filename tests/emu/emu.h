@@ -6,6 +6,7 @@
  *   builtins.h, include/     what CUDA C++ has and C++ has not
  *   ptx.h                    the instructions, in place of kernels/cuda/ptx.cuh; their rounding is kernels/attention/cpu/twin.c's
  *   emu.h, emu.cpp, mma.cpp  threads, barriers, copies and products that are under way; products of a warp
+ *   statics.h, switch.h      static shared memory; stacks
  *
  * A block's threads are fibres of one thread of the host, resumed in an order that a seed decides. They give way at every
  * instruction that synchronises. What a GPU does beside them is made as visible as PTX allows: what cp.async writes is

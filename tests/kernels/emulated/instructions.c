@@ -144,8 +144,30 @@ static void test_mistakes_are_seen(void **state)
     }
 }
 
+/* One block after the other, three beside each other, and clusters of four. */
+static void test_static_memory(void **state)
+{
+    enum { BLOCKS = 12, WORDS = BLOCKS * 64 };
+    static const uint32_t nothing[WORDS];
+    static uint32_t out[WORDS];
+
+    (void)state;
+    for (uint32_t s = 0; s < 6; s++) {
+        const uint64_t params[TD_PARAM_BYTES / 8] = {0, (uintptr_t)out};
+        char why[300] = "";
+        emu_launch it = {.grid = BLOCKS, .block = 64, .cluster = s % 3 == 2 ? 4 : 1, .together = s % 3 == 1 ? 3 : 1,
+                         .params = params, .seed = seed + s, .why = why, .why_bytes = sizeof why};
+
+        memset(out, TU_POISON, sizeof out);
+        if (em_launch(&broken, "leftovers", &it))
+            fail_msg("leftovers: %s", why);
+        assert_memory_equal(out, nothing, sizeof out);
+    }
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_mistakes_are_seen),
+    cmocka_unit_test(test_static_memory),
     cmocka_unit_test(test_probes),
     cmocka_unit_test(test_stamp),
 };
