@@ -7,7 +7,8 @@
  * order of warps.
  *
  * Weights go straight into registers: of eight, warp i takes steps i, i + 8 ..., so that together they read long runs of each row, a
- * thread eight neighbouring channels. A warp has nothing under way while it multiplies: for 9 to 32 rows there are twice as many.
+ * thread eight neighbouring channels. A warp has nothing under way while it multiplies: for 9 to 32 rows there are twice as many. Where
+ * nobody writes w, its first steps are loaded before the kernel ahead is over.
  */
 #include "kernels/linear/weights.cuh"
 
@@ -68,21 +69,15 @@ template <int Tiles, int Columns, bool Bf16> struct LinearSkinny {
         }
     }
 
-    /* Some steps at a time. */
+    /* Some steps at a time, the first ones, where nobody writes w, from before the kernel ahead is over. */
     __device__ __forceinline__ static void sum(const td_params_linear &p, float (&c)[Tiles][Columns][4])
     {
         constexpr int unroll = Tiles > 1 ? 2 : Columns > 1 ? 4 : 8;
         const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32), g = lane / 4, q = lane % 4;
         const uint32_t steps = (p.ins + channels - 1) / channels;
         const uint16_t *w[Tiles][2];
-
-#pragma unroll
-        for (int i = 0; i < 2 * Tiles; i++)
-            w[i / 2][i % 2] = w_row(p, 8 * i + g) + 8 * q;
-#pragma unroll 1
-        for (uint32_t first = warp; first < steps; first += warps * unroll) {
-            uint32_t a[unroll][Tiles][2][4];
-
+        uint32_t a[unroll][Tiles][2][4];
+        const auto load = [&](uint32_t first) {
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 const uint32_t k = (first + u * warps) * channels;
@@ -91,9 +86,25 @@ template <int Tiles, int Columns, bool Bf16> struct LinearSkinny {
                 for (int i = 0; i < 2 * Tiles; i++)
                     linear_load8(a[u][i / 2][i % 2], w[i / 2][i % 2] + k, k + 8 * q < p.ins);
             }
+        };
+
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles; i++)
+            w[i / 2][i % 2] = w_row(p, 8 * i + g) + 8 * q;
+        if (!p.w_is_constant)
+            wait_for_previous();
+        load(warp);
+        if (p.w_is_constant)
+            wait_for_previous();
+        launch_dependents();
+#pragma unroll 1
+        for (uint32_t first = warp; first < steps;) {
 #pragma unroll
             for (int u = 0; u < unroll; u++)
                 multiply(p, c, a[u], (first + u * warps) * channels);
+            first += warps * unroll;
+            if (first < steps)
+                load(first);
         }
     }
 };
@@ -110,6 +121,8 @@ template <int Tiles, int Columns, bool Bf16> __device__ __forceinline__ void lin
     float c[Tiles][Columns][4] = {};
 
     S::sum(p, c);
+    if (cancelled(p.cancel))
+        return;
     /* Some sums of a thread at a time: each warp puts its own, then each thread adds up one of all warps. */
 #pragma unroll
     for (int begin = 0; begin < elements; begin += together) {
@@ -154,12 +167,10 @@ template <int Tiles, int Columns, bool Bf16> __device__ __forceinline__ void lin
 } // namespace td
 
 #define TD_LINEAR_SKINNY(type, bf16, tiles, columns)                                                            \
-    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_SKINNY_WARPS(columns), 1)                       \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_SKINNY_WARPS(columns), (columns) == 1 ? 2 : 1)  \
         linear_##type##_skinny_dense_##columns(const __grid_constant__ td_params_linear p)                      \
     {                                                                                                           \
-        td::wait_for_previous();                                                                                \
-        if (!td::cancelled(p.cancel))                                                                           \
-            td::linear_skinny<tiles, columns, bf16>(p);                                                         \
+        td::linear_skinny<tiles, columns, bf16>(p);                                                             \
     }
 #define TD_LINEAR_SKINNY_TYPES(tiles, columns)     \
     TD_LINEAR_SKINNY(f16, false, tiles, columns)   \

@@ -298,13 +298,15 @@ static bool run_row(bench *b, const layer *l, row *it, double *us)
     return run_plan(b, it, views, 0, us);
 }
 
-/* As many calls as records, each with the next set of weights. */
-static bool repeat(const layer *l, const td_target *target, uint32_t form, row *it, uint32_t calls)
+/* As many calls as records, each with the next set of weights, which nobody writes, as those of models. */
+static bool repeat(const layer *l, const td_target *of, uint32_t form, row *it, uint32_t calls)
 {
+    td_target constant = *of, *const target = &constant;
     const tandem_operands op = op_of(l);
     td_plan plan = {0}, *one = &plan, *all = td_plan_create();
     bool ok = all != NULL;
     it->plan = all;
+    constant.constant_views = 1u << W;
     if (ok && td_operation_linear.check(&op, it->why, sizeof it->why) != TANDEM_OK)
         ok = false;
     if (ok && (form == UINT32_MAX ? td_operation_linear.plan(&op, target, one, it->why, sizeof it->why)
