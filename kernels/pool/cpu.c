@@ -70,13 +70,13 @@ void td_cpu_pool(const void *params, const td_block *at)
     const uint32_t chunks = (p->rows + p->each - 1) / p->each, number = at->x / blocks % chunks;
     const uint32_t first = at->x % blocks, end = p->normalises ? tiles : first + 1;
     const chunk of = chunk_of(p, at->x / blocks / chunks, number);
-    float mean[TD_POOL_TILE], squares[TD_POOL_TILE] = {0}, divisor = 1;
+    float mean[TD_POOL_TILE], squares[TD_POOL_SQUARES] = {0}, divisor = 1;
     for (uint32_t tile = 0, count; tile < tiles && p->normalises; tile++) {
         count = mean_of(&of, tile, at, mean);
         if (!count)
             return;
         for (uint32_t i = 0; i < count; i++)
-            squares[i] += mean[i] * mean[i];
+            squares[i % TD_POOL_SQUARES] += mean[i] * mean[i];
     }
     if (p->normalises) {
         const float length = length_of(squares);

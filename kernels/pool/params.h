@@ -13,11 +13,13 @@
 
 #include "kernels/params.h"
 
-/* A block has as many warps as sums: each adds up every so manieth row, of a tile of channels at a time. */
+/* A block has as many warps as sums: each adds up every so manieth row, of a tile of channels at a time, of which threads then have one
+ * each. */
 #define TD_POOL_SUMS 16u
-#define TD_POOL_TILE 256u
 #define TD_POOL_THREADS (32u * TD_POOL_SUMS)
-#define TD_POOL_KEPT 16u /* tiles, at most */
+#define TD_POOL_TILE TD_POOL_THREADS
+#define TD_POOL_SQUARES 256u /* channels so far apart are added up one behind the other */
+#define TD_POOL_KEPT 3u /* tiles, at most */
 /* Chunks are of so many rows, or more where there would be more chunks than that. */
 #define TD_POOL_ROWS 512u
 #define TD_POOL_CHUNKS 64u
