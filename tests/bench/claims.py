@@ -20,7 +20,7 @@ FILES = {
     "lavapipe": "lavapipe.json",
     "accuracy": "cpu-accuracy.json",
     "linear": "h100-linear.json",
-    "minilm": "h100-minilm.json",
+    "minilm": "h200-minilm.json",
     "cache": "cpu-cache.json",
     "skips": "cpu-skip-tiles.json",
     "account": "h200-account.json",
@@ -236,7 +236,7 @@ README = [
     f"command buffer; frames of another renderer's at {{named(still.rows, name={OURS}).psnr_db:.1f}} dB, where Open Image Denoise (fast) has "
     f"{{named(still.rows, name={FAST}).psnr_db:.1f}}",
     "8B Q8_0: {npc_eight.tokens_per_s.decode.median:.0f} tokens/s, as 32 characters {slots(npc_eight, 32):.0f}",
-    "all-MiniLM-L6-v2 in {vars(minilm.ours)['f16 graphs'].median:.0f} us on an H100, PyTorch's CUDA graph in "
+    "all-MiniLM-L6-v2 in {vars(minilm.ours)['f16 graphs'].median:.0f} us on an H200, PyTorch's CUDA graph in "
     "{min(turn.graph.median for turn in minilm.pytorch):.0f}",
     "whoever dies takes nobody along; {lane(daemon, '64 B', 'through tandemd').round_trip_us.median - "
     "lane(daemon, '64 B', 'in this process').round_trip_us.median:.0f} us a hand-over",
@@ -271,7 +271,7 @@ MODELS = [
     "interpolation {named(still.rows, name='denoise.safetensors, 2x bicubic').psnr_db:.1f}, and "
     "{named(still.rows, name='denoise.safetensors, 1.5x').psnr_db:.1f} of two thirds, by bicubic interpolation "
     "{named(still.rows, name='denoise.safetensors, 1.5x bicubic').psnr_db:.1f}",
-    "On an H100 its {minilm.tokens} tokens take {vars(minilm.ours)['f16 graphs'].median:.0f} us by a CUDA graph and "
+    "On an H200 its {minilm.tokens} tokens take {vars(minilm.ours)['f16 graphs'].median:.0f} us by a CUDA graph and "
     "{vars(minilm.ours)['f16 inline'].median:.0f} us in a Vulkan command buffer; PyTorch's fp16 takes "
     "{min(turn.graph.median for turn in minilm.pytorch):.0f} us by a CUDA graph and "
     "{min(turn.eager.median for turn in minilm.pytorch):.0f} us launch by launch",
