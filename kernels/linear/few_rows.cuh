@@ -22,7 +22,9 @@ __device__ __forceinline__ int linear_log2(uint32_t power)
  * microsecond. */
 struct LinearQuads {
     float4 bias, more; /* read ahead of the sums: more is a residual, or cosines and sines */
-    uint32_t channel;  /* where those are in their row, of position `at`; only if the columns are turned */
+    int64_t to;        /* in y, */
+    uint32_t column;   /* of its first; UINT32_MAX: there is none */
+    uint32_t channel;  /* where cosines are in their row, of position `at`; only if the columns are turned */
     int at;
     bool turns;
     int entry;                 /* of where they are scattered to, if it is one, */
@@ -30,8 +32,10 @@ struct LinearQuads {
     uint16_t *entries;         /* these channels of the first one */
 
     /* What kernels ahead of this one do not write. */
-    __device__ __forceinline__ void aim(const td_params_linear &p, uint32_t row, uint32_t column)
+    __device__ __forceinline__ void aim(const td_params_linear &p, uint32_t row, uint32_t first)
     {
+        column = first < p.outs ? first : UINT32_MAX;
+        to = row * p.y_stride + column;
         turns = p.rotation && column < min(p.rotated_columns, p.outs);
         channel = turns ? column % p.head_dim : 0;
         turns = turns && channel < p.rotated_channels;
@@ -51,9 +55,9 @@ struct LinearQuads {
         at = turns ? p.position[row] : 0;
         entry = entry_from ? *entry_from : -1;
     }
-    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
+    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row)
     {
-        if (column >= p.outs)
+        if (column == UINT32_MAX)
             return;
         if (p.bias)
             bias = quad_of(p.bias, column);
@@ -63,10 +67,8 @@ struct LinearQuads {
             more = quad_of(p.rotation + min(max(at, 0), int(p.positions - 1)) * p.rotation_stride, channel);
     }
     /* From sums a and, with a gate, b. */
-    __device__ __forceinline__ void finish(const td_params_linear &p, uint32_t row, uint32_t column, float4 a, float4 b) const
+    __device__ __forceinline__ void finish(const td_params_linear &p, float4 a, float4 b) const
     {
-        if (column >= p.outs)
-            return;
         if (p.bias)
             a = plus(a, bias);
         if (p.activation)
@@ -80,7 +82,6 @@ struct LinearQuads {
             a = make_float4(a.x * more.x - a.y * more.y, a.x * more.y + a.y * more.x, a.z * more.z - a.w * more.w, a.z * more.w + a.w * more.z);
         if (p.residual)
             a = plus(a, more);
-        const int64_t to = row * p.y_stride + column;
         const bool bf16 = p.y_dtype == TANDEM_DTYPE_BF16;
         if (p.y_dtype == TANDEM_DTYPE_F32) {
             *reinterpret_cast<float4 *>(static_cast<float *>(p.y) + to) = a;
@@ -109,14 +110,16 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
 
     const td_params_linear &p;
     const uint32_t group, first_row, rows;
-    LinearQuads ahead;
+    uint32_t from; /* this thread's first sums; */
+    LinearQuads ahead; /* and what becomes of them, if they are of anything */
 
     /* group: of the tiles that a block has at a time; rows of x from the first on. */
     __device__ __forceinline__ LinearFewRows(const td_params_linear &all, uint32_t of_tiles, uint32_t first_of_rows, uint32_t count)
         : p(all), group(of_tiles), first_row(first_of_rows), rows(count)
     {
-        if (has_first())
-            ahead.aim(p, first_row + row_of(threadIdx.x), first_column() + column_of(threadIdx.x));
+        ahead.column = UINT32_MAX;
+        if (HasRoom && p.in_quads && threadIdx.x < rows * (2 * across()))
+            aim(threadIdx.x);
     }
     /* Octets of a block's columns of y, a power of two as tile_warps is; and the first of those columns. What is cheap to find is not kept. */
     __device__ __forceinline__ uint32_t across() const { return (p.gate ? Warps : 2 * Warps) >> linear_log2(p.tile_warps); }
@@ -124,7 +127,15 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     /* Of thread i of those that have four columns each. */
     __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return i >> linear_log2(2 * across()); }
     __device__ __forceinline__ uint32_t column_of(uint32_t i) const { return (i & (2 * across() - 1)) * 4; }
-    __device__ __forceinline__ bool has_first() const { return HasRoom && p.in_quads && threadIdx.x < rows * (2 * across()); }
+    __device__ __forceinline__ bool has_first() const { return HasRoom && ahead.column != UINT32_MAX; }
+    /* A tile's columns of y are 16, with a gate eight: then b's sums are behind a's. */
+    __device__ __forceinline__ void aim(uint32_t i)
+    {
+        const uint32_t tile_log2 = p.gate ? 3 : 4, row = row_of(i), at = column_of(i);
+
+        ahead.aim(p, first_row + row, first_column() + at);
+        from = ((at >> tile_log2) * p.tile_warps * 8 * Columns + row) * stride + (at & 15u >> (4 - tile_log2));
+    }
 
     /* Reads ahead what this thread's first sums are finished with: look() where that is, as far as the kernel ahead may have written it. */
     __device__ __forceinline__ void look()
@@ -135,7 +146,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     __device__ __forceinline__ void begin()
     {
         if (has_first())
-            ahead.load(p, first_row + row_of(threadIdx.x), first_column() + column_of(threadIdx.x));
+            ahead.load(p, first_row + row_of(threadIdx.x));
     }
     __device__ __forceinline__ void put(const float (&c)[Columns][4], float *sums) const
     {
@@ -148,9 +159,8 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
                 at[(8 * column + e % 2) * stride + e / 2 * 8] = c[column][e];
     }
     /* Four sums of all warps of a tile, in the order of warps, of which there are a power of two. */
-    __device__ __forceinline__ float4 take4(const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
+    __device__ __forceinline__ float4 take4(const float *at) const
     {
-        const float *const at = sums + (tile * p.tile_warps * 8 * Columns + row) * stride + first;
         float4 all = *reinterpret_cast<const float4 *>(at);
 
 #pragma unroll
@@ -169,7 +179,8 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     }
     __device__ __forceinline__ void take(float (&a)[8], const float *sums, uint32_t tile, uint32_t row, uint32_t first) const
     {
-        const float4 low = take4(sums, tile, row, first), high = take4(sums, tile, row, first + 4);
+        const float *const at = sums + (tile * p.tile_warps * 8 * Columns + row) * stride + first;
+        const float4 low = take4(at), high = take4(at + 4);
 
         a[0] = low.x, a[1] = low.y, a[2] = low.z, a[3] = low.w;
         a[4] = high.x, a[5] = high.y, a[6] = high.z, a[7] = high.w;
@@ -184,19 +195,25 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     }
     __device__ __forceinline__ void finish_quads(const float *sums)
     {
-        const uint32_t tile_log2 = p.gate ? 3 : 4; /* a tile's columns of y; then b's are the eight behind them */
-
-        for (uint32_t i = threadIdx.x; i < rows * (2 * across()); i += 32 * Warps) {
-            const uint32_t row = row_of(i), at = column_of(i), tile = at >> tile_log2, first = at & 15u >> (4 - tile_log2);
-
-            if (!HasRoom || i != threadIdx.x) {
-                ahead.aim(p, first_row + row, first_column() + at);
-                ahead.look(p, first_row + row);
-                ahead.load(p, first_row + row, first_column() + at);
+        if constexpr (HasRoom) { /* for all that there are */
+            static_assert(Columns == 1, "8 rows of at most 16 octets");
+            if (has_first())
+                finish_quad(sums);
+        } else {
+            for (uint32_t i = threadIdx.x; i < rows * (2 * across()); i += 32 * Warps) {
+                aim(i);
+                ahead.look(p, first_row + row_of(i));
+                ahead.load(p, first_row + row_of(i));
+                if (ahead.column != UINT32_MAX)
+                    finish_quad(sums);
             }
-            const float4 a = take4(sums, tile, row, first), b = p.gate ? take4(sums, tile, row, first + 8) : a;
-            ahead.finish(p, first_row + row, first_column() + at, a, b);
         }
+    }
+    __device__ __forceinline__ void finish_quad(const float *sums) const
+    {
+        const float4 a = take4(sums + from), b = p.gate ? take4(sums + from + 8) : a;
+
+        ahead.finish(p, a, b);
     }
     __device__ __forceinline__ void finish_octets(const float *sums) const
     {
