@@ -36,7 +36,7 @@ struct LinearQuads {
     {
         column = first < p.outs ? first : UINT32_MAX;
         to = row * p.y_stride + column;
-        turns = p.rotation && column < min(p.rotated_columns, p.outs);
+        turns = p.rotation && column < p.rotated_columns;
         channel = turns ? column % p.head_dim : 0;
         turns = turns && channel < p.rotated_channels;
         entry_from = nullptr;
@@ -50,6 +50,7 @@ struct LinearQuads {
         entry_from = s.position + row_at(s.position_at, batch, 0, row - batch * s.rows);
         entries = static_cast<uint16_t *>(s.to) + row_at(s.at, batch, head, 0) + (column - head * s.dim);
     }
+    __device__ __forceinline__ bool is_there() const { return column != UINT32_MAX; }
     __device__ __forceinline__ void look(const td_params_linear &p, uint32_t row)
     {
         at = turns ? p.position[row] : 0;
@@ -57,8 +58,6 @@ struct LinearQuads {
     }
     __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row)
     {
-        if (column == UINT32_MAX)
-            return;
         if (p.bias)
             bias = quad_of(p.bias, column);
         if (p.residual)
@@ -127,7 +126,7 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
     /* Of thread i of those that have four columns each. */
     __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return i >> linear_log2(2 * across()); }
     __device__ __forceinline__ uint32_t column_of(uint32_t i) const { return (i & (2 * across() - 1)) * 4; }
-    __device__ __forceinline__ bool has_first() const { return HasRoom && ahead.column != UINT32_MAX; }
+    __device__ __forceinline__ bool has_first() const { return HasRoom && ahead.is_there(); }
     /* A tile's columns of y are 16, with a gate eight: then b's sums are behind a's. */
     __device__ __forceinline__ void aim(uint32_t i)
     {
@@ -202,10 +201,11 @@ template <int Warps, int Columns, bool HasRoom = Columns == 1> struct LinearFewR
         } else {
             for (uint32_t i = threadIdx.x; i < rows * (2 * across()); i += 32 * Warps) {
                 aim(i);
+                if (!ahead.is_there())
+                    continue;
                 ahead.look(p, first_row + row_of(i));
                 ahead.load(p, first_row + row_of(i));
-                if (ahead.column != UINT32_MAX)
-                    finish_quad(sums);
+                finish_quad(sums);
             }
         }
     }
