@@ -299,18 +299,17 @@ static bool run_row(bench *b, const layer *l, row *it, double *us)
 }
 
 /* As many calls as records, each with the next set of weights, which nobody writes, as those of models. */
-static bool repeat(const layer *l, const td_target *of, uint32_t form, row *it, uint32_t calls)
+static bool repeat(const layer *l, td_target target, uint32_t form, row *it, uint32_t calls)
 {
-    td_target constant = *of, *const target = &constant;
     const tandem_operands op = op_of(l);
     td_plan plan = {0}, *one = &plan, *all = td_plan_create();
     bool ok = all != NULL;
     it->plan = all;
-    constant.constant_views = 1u << W;
+    target.constant_views = 1u << W;
     if (ok && td_operation_linear.check(&op, it->why, sizeof it->why) != TANDEM_OK)
         ok = false;
-    if (ok && (form == UINT32_MAX ? td_operation_linear.plan(&op, target, one, it->why, sizeof it->why)
-                                  : td_linear_plan_form(&op, target, form, one, it->why, sizeof it->why)) != TANDEM_OK)
+    if (ok && (form == UINT32_MAX ? td_operation_linear.plan(&op, &target, one, it->why, sizeof it->why)
+                                  : td_linear_plan_form(&op, &target, form, one, it->why, sizeof it->why)) != TANDEM_OK)
         ok = false;
     for (uint32_t i = 0; i < calls && ok; i++) {
         td_record *r = td_plan_append(all, &one->records[0]);
@@ -334,11 +333,11 @@ static uint32_t make_rows(bench *b, const layer *l, uint32_t calls, row *rows)
     uint32_t count = 0;
     for (int kind = STREAM; kind <= INLINE; kind++, count++) {
         rows[count] = (row){.kind = (contender)kind, .slot = count};
-        repeat(l, kind == STREAM ? &stream : &buffer, UINT32_MAX, &rows[count], calls);
+        repeat(l, kind == STREAM ? stream : buffer, UINT32_MAX, &rows[count], calls);
     }
     for (uint32_t form = 0; b->forms && td_linear_form(form) && count < MOST_ROWS - 1; form++) {
         rows[count] = (row){.kind = FORM, .slot = count};
-        if (repeat(l, &stream, form, &rows[count], calls))
+        if (repeat(l, stream, form, &rows[count], calls))
             count++;
         else
             td_plan_drop(&rows[count].plan);
