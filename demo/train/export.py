@@ -120,10 +120,10 @@ def graph_of(net):
         height, width = size_of(level)
         rows, columns = size_of(level + (step == 2))
         o = name if name in graph.tensors else graph.tensor(name, "F32", rows, columns, channels)
-        rows = torch.atleast_2d(bias)  # one for each kind of edges, or for all
-        of_bias = graph.weight(f"{name}.bias", rows, "F32")
-        if len(rows) > 1:
-            of_bias = {"tensor": of_bias, "offset": f"(edges - 1) * {rows.shape[1]}"}
+        biases = torch.atleast_2d(bias)  # one for each kind of edges, or for all
+        of_bias = graph.weight(f"{name}.bias", biases, "F32")
+        if len(biases) > 1:
+            of_bias = {"tensor": of_bias, "offset": f"(edges - 1) * {biases.shape[1]}"}
         graph.node("gather", {"batch": 1, "height": height, "width": width, "dim": dim, "radius": radius, "step": step, "channels": channels,
                               "coarse_radius": net.coarse_radius}, **views, bias=of_bias, o=o)
         return o
