@@ -137,7 +137,6 @@ struct PoolChunk {
         }
         __syncthreads();
         const uint32_t within = threadIdx.x % pool_half;
-
         const uint32_t at = threadIdx.x / pool_half * pool_half + within % 8 / 4 * 128 + within / 8 * 4 + within % 4;
 
         return __fdiv_rn(pool_sum(shared.sums, at), divisor);
