@@ -2,10 +2,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * That is looked at by a thread of the session's, at the system's lowest priority, which tells td_quality_step(). Where a precision
- * changes the thread plans both programs anew, and puts them in the old ones' place: runs that were submitted keep their plan, those
- * behind have the new one, and state, uniforms and numbers stay. No submit plans or waits, and no run has two plans.
- * In tandemd's worker its priority is the usual one, as the end of an instance waits for it; there it rests most of the time.
+ * That is looked at by a thread of the session's, which tells td_quality_step(). Where a precision changes the thread plans both
+ * programs anew, and puts them in the old ones' place: runs that were submitted keep their plan, those behind have the new one, and
+ * state, uniforms and numbers stay. No submit plans or waits, and no run has two plans.
+ * The thread leaves processors to others by a low priority and by resting for most of the time. The lowest would not do: the end
+ * of an instance and of a model wait for a look that is under way, which then may take seconds where all processors are busy.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -253,12 +254,12 @@ static void look_locked(tandem_session *s, td_instance *instance, td_prepared *p
     pthread_mutex_lock(&s->lock);
 }
 
-/* Where others compute, too, a quarter of a thread at most. */
+/* So that this takes a quarter of a thread at most. */
 static void rest_locked(tandem_session *s, uint64_t since_ns)
 {
     const uint64_t now = td_now_ns(), until = now + 3 * (now - since_ns);
 
-    while (s->of_worker && !s->judge_ends && td_now_ns() < until)
+    while (!s->judge_ends && td_now_ns() < until)
         td_cond_wait_until(s, &s->judge, until);
 }
 
@@ -267,8 +268,7 @@ static void *judge_samples(void *session)
     tandem_session *s = session;
 
     td_thread_prepare("tandem judge");
-    if (!s->of_worker) /* there whoever ends an instance, and with it all others, would wait for an idle moment */
-        td_thread_set_idle();
+    td_thread_set_low();
     pthread_mutex_lock(&s->lock);
     while (!s->judge_ends) {
         const uint64_t begin_ns = td_now_ns();

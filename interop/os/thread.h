@@ -32,10 +32,11 @@ void td_thread_name(const char *name);
 int td_thread_slack(void);
 void td_thread_set_slack(int slack_ns);
 
-/* From now on the calling thread runs where nobody else would, as far as the system lets it.
+/* From now on threads of usual priority go before the calling one, as far as the system lets it; beside them it still gets about a
+ * quarter of a processor. Not less: others wait for the locks that it holds, and for its end.
  * Threads: any.
  * Blocks: never. */
-void td_thread_set_idle(void);
+void td_thread_set_low(void);
 
 /* Makes a condition whose waits end by td_now_ns(); to be ended by pthread_cond_destroy(). False: there is no memory.
  * Threads: any.

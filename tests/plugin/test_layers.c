@@ -11,12 +11,16 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "interop/os/clock.h"
+#include "interop/os/cpu.h"
+#include "interop/os/thread.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/model/graph_file.h"
 #include "tandem/tandem.h"
@@ -476,22 +480,25 @@ static void test_ends(void **state)
     close_rig(&r);
 }
 
-/* A model goes while samples of all its instances wait to be looked at, by a thread that is at work for another one's. */
-static void test_model_ends(void **state)
+/* Models go while samples of all their instances wait to be looked at, by a thread that is at work for another one's.
+ * Returns: how long the slowest of their ends took. */
+static uint64_t end_models(int times)
 {
-    enum { INSTANCES = 8, TIMES = 30 };
+    enum { INSTANCES = 8 };
     tandem_instance_desc desc = plain();
     tandem_instance instances[INSTANCES];
+    uint64_t slowest_ns = 0;
     tandem_model kept;
     rig r;
 
-    (void)state;
     desc.min_similarity = 0.99999f;
     desc.sample_every = 1;
+    desc.sample_rows = N;
+    desc.sample_all = 1;
     open_rig(&r, TANDEM_PRECISION_4B, &desc);
     fill(&r, 0, 0);
     kept = r.model;
-    for (int i = 0; i < TIMES; i++) {
+    for (int i = 0; i < times; i++) {
         must(&r, tandem_model_load(r.s, r.path, &r.model));
         for (int k = 0; k < INSTANCES; k++) {
             instances[k] = prepared_instance(&r, r.model, &desc);
@@ -499,10 +506,51 @@ static void test_model_ends(void **state)
         run_one(&r, r.instance, 0);
         for (int k = 0; k < INSTANCES; k++)
             run_one(&r, instances[k], 0);
+
+        const uint64_t since_ns = td_now_ns();
         must(&r, i % 2 ? tandem_retire(r.s, r.model) : tandem_model_destroy(r.s, r.model));
+        const uint64_t ns = td_now_ns() - since_ns;
+        slowest_ns = ns > slowest_ns ? ns : slowest_ns;
     }
     must(&r, tandem_model_destroy(r.s, kept));
     close_rig(&r);
+    return slowest_ns;
+}
+
+static void test_model_ends(void **state)
+{
+    (void)state;
+    end_models(30);
+}
+
+static void *keep_busy(void *user)
+{
+    const atomic_bool *ends = user;
+
+    while (!atomic_load(ends))
+        td_cpu_pause();
+    return NULL;
+}
+
+/* The same where other threads of the program never leave the only processor to anybody: a thread that runs only where nobody else
+ * would kept such an end for up to 4 s, and it gives up after 2. */
+static void test_model_ends_busy(void **state)
+{
+    atomic_bool ends = false;
+    pthread_t busy[4];
+    td_cpus all;
+
+    (void)state;
+    assert_true(td_thread_cpus(&all));
+    td_thread_run_on_one((uint32_t)td_thread_cpu());
+    for (int i = 0; i < 4; i++)
+        assert_true(td_thread_start(&busy[i], keep_busy, &ends));
+    const uint64_t slowest_ns = end_models(6);
+    atomic_store(&ends, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(busy[i], NULL);
+    td_thread_run_on(&all);
+    assert_true(slowest_ns < 500000000u);
 }
 
 /* --- In tandemd --- */
@@ -591,6 +639,7 @@ int main(void)
         cmocka_unit_test(test_steps_and_cuts), cmocka_unit_test(test_up),
         cmocka_unit_test(test_time), cmocka_unit_test(test_ends),
         cmocka_unit_test(test_model_ends),
+        cmocka_unit_test(test_model_ends_busy),
     };
     const struct CMUnitTest there[] = {cmocka_unit_test(test_worker_ends), cmocka_unit_test(test_older_daemon)};
     int failed = cmocka_run_group_tests_name("here", tests, NULL, NULL);

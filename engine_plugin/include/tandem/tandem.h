@@ -619,7 +619,7 @@ TANDEM_API tandem_status tandem_model_prepared(tandem_session *session, tandem_i
                                                uint32_t number_count, tandem_prepared *prepared);
 
 /* How good layer `index` of those that are sampled is, for these numbers. A run is counted soon after it has ended, by a thread of
- * the session's at the lowest priority.
+ * the session's at low priority, which takes a quarter of a processor at most.
  * Returns: OK; ARG for an index that is not below tandem_prepared.layer_count; UNSUPPORTED as above; LOST where its state is.
  * Owner: the caller's struct is filled.
  * Threads: any.

@@ -2,9 +2,9 @@
 #define _GNU_SOURCE
 #include "interop/os/thread.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 
 bool td_thread_start(pthread_t *thread, void *(*main)(void *), void *user)
@@ -34,11 +34,9 @@ void td_thread_set_slack(int slack_ns)
     prctl(PR_SET_TIMERSLACK, (unsigned long)slack_ns, 0ul, 0ul, 0ul);
 }
 
-void td_thread_set_idle(void)
+void td_thread_set_low(void)
 {
-    const struct sched_param none = {0};
-
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 5); /* of Linux's threads each has its own */
 }
 
 bool td_cond_make(pthread_cond_t *cond)

@@ -61,7 +61,7 @@ void td_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns
         pthread_cond_timedwait_relative_np(cond, lock, &t);
 }
 
-void td_thread_set_idle(void)
+void td_thread_set_low(void)
 {
-    SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_IDLE);
+    SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_BELOW_NORMAL);
 }
