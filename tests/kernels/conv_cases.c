@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -51,37 +52,60 @@ ku_case cv_case(uint32_t n)
     return cv_make(n, cases[n].height, cases[n].width, cases[n].channels, cases[n].coarse_channels, cases[n].outs);
 }
 
-static double input_of(const ku_case *it, uint32_t b, int64_t y, int64_t x, uint32_t channel)
-{
-    const tandem_conv *c = &it->op.conv;
+/* A sum and that of magnitudes. */
+typedef struct sums {
+    double sum, all;
+} sums;
 
-    if (y < 0 || x < 0 || y >= c->height || x >= c->width)
-        return 0;
-    return channel < c->channels ? tu_get(&it->tensors[X], b, (uint32_t)y, (uint32_t)x, channel)
-                                 : tu_get(&it->tensors[COARSE], b, (uint32_t)y / 2, (uint32_t)x / 2, channel - c->channels);
+static void add_products(sums *to, const double *x, const double *w, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        const double product = x[k] * w[k];
+        to->sum += product;
+        to->all += fabs(product);
+    }
+}
+
+/* Of output `out` at a pixel: `y`, `x` of its centre tap. All are as tu_values() has them. */
+static sums sums_at(const tandem_conv *c, const double *fine, const double *coarse, const double *w, uint32_t b, int64_t y, int64_t x)
+{
+    sums of = {0};
+
+    for (uint32_t tap = 0; tap < c->size * c->size; tap++, w += c->channels + c->coarse_channels) {
+        const int64_t row = y + tap / c->size - c->size / 2, column = x + tap % c->size - c->size / 2;
+
+        if (row < 0 || column < 0 || row >= c->height || column >= c->width)
+            continue;
+        add_products(&of, fine + ((b * (int64_t)c->height + row) * c->width + column) * c->channels, w, c->channels);
+        if (coarse)
+            add_products(&of, coarse + ((b * (int64_t)((c->height + 1) / 2) + row / 2) * ((c->width + 1) / 2) + column / 2) * c->coarse_channels,
+                         w + c->channels, c->coarse_channels);
+    }
+    return of;
 }
 
 void cv_check(const ku_case *it)
 {
     const tandem_conv *c = &it->op.conv;
     const tu_tensor *y = &it->tensors[Y];
-    const uint32_t shuffle = c->shuffle == 2 ? 2 : 1, stride = c->stride == 2 ? 2 : 1, channels = c->channels + c->coarse_channels;
+    const uint32_t shuffle = c->shuffle == 2 ? 2 : 1, stride = c->stride == 2 ? 2 : 1;
+    const uint32_t ins = c->size * c->size * (c->channels + c->coarse_channels); /* of an output */
+    double *fine = tu_values(&it->tensors[X]), *coarse = c->coarse_channels ? tu_values(&it->tensors[COARSE]) : NULL;
+    double *w = tu_values(&it->tensors[W]);
 
     for (uint32_t b = 0; b < c->batch; b++)
         for (uint32_t i = 0; i < y->heads; i++)
             for (uint32_t j = 0; j < y->rows; j++)
                 for (uint32_t o = 0; o < y->dim; o++) {
                     const uint32_t out = (i % shuffle * shuffle + j % shuffle) * y->dim + o;
-                    double sum = it->tensors[BIAS].data ? tu_get(&it->tensors[BIAS], 0, 0, 0, out) : 0, all = fabs(sum);
-                    for (uint32_t tap = 0; tap < c->size * c->size; tap++)
-                        for (uint32_t k = 0; k < channels; k++) {
-                            const int64_t row = (int64_t)(i / shuffle) * stride + tap / c->size - c->size / 2;
-                            const int64_t column = (int64_t)(j / shuffle) * stride + tap % c->size - c->size / 2;
-                            const double product = input_of(it, b, row, column, k) * tu_get(&it->tensors[W], 0, 0, out, tap * channels + k);
-                            sum += product;
-                            all += fabs(product);
-                        }
-                    sum = c->relu && sum < 0 ? 0 : sum;
-                    assert_true(fabs(tu_get(y, b, i, j, o) - sum) <= 0x1.1p-11 * fabs(sum) + 2e-6 * all);
+                    const double bias = it->tensors[BIAS].data ? tu_get(&it->tensors[BIAS], 0, 0, 0, out) : 0;
+                    const sums of = sums_at(c, fine, coarse, w + (size_t)out * ins, b, (int64_t)(i / shuffle) * stride,
+                                            (int64_t)(j / shuffle) * stride);
+                    const double sum = c->relu && of.sum + bias < 0 ? 0 : of.sum + bias;
+
+                    assert_true(fabs(tu_get(y, b, i, j, o) - sum) <= 0x1.1p-11 * fabs(sum) + 2e-6 * (of.all + fabs(bias)));
                 }
+    free(fine);
+    free(coarse);
+    free(w);
 }

@@ -174,9 +174,33 @@ static ku_case make(shape s, uint32_t n)
     return it;
 }
 
-/* Row r of head h: whether it attends to key j, and with which score. */
-static bool score_of(const ku_case *it, uint32_t b, uint32_t h, uint32_t r, uint32_t j, double *score)
+/* Q, K and V as tu_values() has them. */
+typedef struct operands {
+    const ku_case *of;
+    double *q, *k, *v;
+} operands;
+
+static operands operands_of(const ku_case *it)
 {
+    return (operands){it, tu_values(&it->tensors[TD_VIEW_Q]), tu_values(&it->tensors[TD_VIEW_K]), tu_values(&it->tensors[TD_VIEW_V])};
+}
+
+static void free_operands(operands *x)
+{
+    free(x->q);
+    free(x->k);
+    free(x->v);
+}
+
+static const double *row_in(const double *values, const tu_tensor *of, uint32_t b, uint32_t h, uint32_t r)
+{
+    return values + (((size_t)b * of->heads + h) * of->rows + r) * of->dim;
+}
+
+/* Row r of head h: whether it attends to key j, and with which score. */
+static bool score_of(const operands *x, uint32_t b, uint32_t h, uint32_t r, uint32_t j, double *score)
+{
+    const ku_case *it = x->of;
     const tandem_attention *op = &it->op.attention;
     const tu_tensor *length = &it->tensors[TD_VIEW_LENGTH], *bias = &it->tensors[TD_VIEW_BIAS];
     const tu_tensor *position = &it->tensors[TD_VIEW_POSITION];
@@ -196,9 +220,10 @@ static bool score_of(const ku_case *it, uint32_t b, uint32_t h, uint32_t r, uint
         return false;
     if (bias->data)
         more = tu_get(bias, b, h % bias->heads, r % bias->rows, j);
+    const double *q = row_in(x->q, &it->tensors[TD_VIEW_Q], q_in, h, q_first + r);
+    const double *k = row_in(x->k, &it->tensors[TD_VIEW_K], k_in, h / (op->heads / op->kv_heads), k_first + j);
     for (uint32_t c = 0; c < op->head_dim; c++)
-        sum += tu_get(&it->tensors[TD_VIEW_Q], q_in, h, q_first + r, c) *
-               tu_get(&it->tensors[TD_VIEW_K], k_in, h / (op->heads / op->kv_heads), k_first + j, c);
+        sum += q[c] * k[c];
     sum *= op->scale != 0 ? (double)op->scale : 1 / sqrt(op->head_dim);
     *score = (op->softcap > 0 ? (double)op->softcap * tanh(sum / (double)op->softcap) : sum) + more;
     return more != -INFINITY;
@@ -232,6 +257,7 @@ static double *exact_of(const ku_case *it)
     const tandem_attention *op = &it->op.attention;
     const uint32_t dim = op->head_dim, rows = op->batch * op->heads * op->q_len;
     double *want = calloc(rows * sums_of_row(op), sizeof *want);
+    operands x = operands_of(it);
     assert_non_null(want);
     for (uint32_t row = 0; row < rows; row++) {
         const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
@@ -242,17 +268,17 @@ static double *exact_of(const ku_case *it)
             continue;
         *l = it->tensors[TD_VIEW_SINK].data ? exp(tu_get(&it->tensors[TD_VIEW_SINK], 0, h, 0, 0)) : 0;
         for (uint32_t j = 0; j < op->kv_len; j++) {
-            if (!score_of(it, b, h, r, j, &score))
+            if (!score_of(&x, b, h, r, j, &score))
                 continue;
-            const double p = exp(score);
+            const double *v = row_in(x.v, &it->tensors[TD_VIEW_V], k_in, h / (op->heads / op->kv_heads), k_first + j), p = exp(score);
             *l += p;
             for (uint32_t c = 0; c < dim; c++) {
-                const double x = tu_get(&it->tensors[TD_VIEW_V], k_in, h / (op->heads / op->kv_heads), k_first + j, c);
-                o[c] += p * x;
-                size[c] += p * fabs(x);
+                o[c] += p * v[c];
+                size[c] += p * fabs(v[c]);
             }
         }
     }
+    free_operands(&x);
     return want;
 }
 
@@ -624,19 +650,21 @@ static void test_long(void **state)
 static void check_not_finite(const ku_case *it, uint32_t view)
 {
     const tandem_attention *op = &it->op.attention;
+    operands x = operands_of(it);
     for (uint32_t row = 0; row < op->batch * op->heads * op->q_len; row++) {
         const uint32_t r = row % op->q_len, h = row / op->q_len % op->heads, b = row / op->q_len / op->heads;
         bool bad = false;
         double score;
         for (uint32_t j = 0; j < op->kv_len && view == TD_VIEW_Q; j++)
-            bad = bad || (b == 0 && h == 0 && r == 20 && score_of(it, b, h, r, j, &score));
+            bad = bad || (b == 0 && h == 0 && r == 20 && score_of(&x, b, h, r, j, &score));
         if (view != TD_VIEW_Q)
-            bad = b == 0 && score_of(it, b, h, r, 20, &score);
+            bad = b == 0 && score_of(&x, b, h, r, 20, &score);
         for (uint32_t c = 0; c < op->head_dim; c++)
             assert_true((bool)isnan(tu_get(&it->tensors[TD_VIEW_O], b, h, r, c)) == bad);
         if (it->tensors[TD_VIEW_LSE].data)
             assert_true((bool)isnan(tu_get(&it->tensors[TD_VIEW_LSE], b, h, r, 0)) == bad);
     }
+    free_operands(&x);
 }
 
 static void test_not_finite(void **state)

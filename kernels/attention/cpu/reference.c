@@ -61,10 +61,10 @@ void td_ref_attention(const tandem_attention *op, const void *q, const void *k, 
                 continue;
             }
             for (int64_t j = 0; j < keys; j++) {
-                s[j] = 0;
+                double sum = 0;
                 for (int64_t c = 0; c < dim; c++)
-                    s[j] += qs[c] * ks[j * dim + c];
-                s[j] *= scale;
+                    sum += qs[c] * ks[j * dim + c];
+                s[j] = sum * scale;
                 m = fmax(m, s[j]);
             }
             for (int64_t c = 0; c < dim; c++)

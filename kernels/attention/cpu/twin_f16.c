@@ -9,15 +9,14 @@
 
 enum { MOST_KEYS = 256 };
 
-static float element(const td_tensor *x, int64_t at)
-{
-    const uint16_t bits = ((const uint16_t *)x->data)[at];
-    return x->dtype == TANDEM_DTYPE_BF16 ? td_from_bf16(bits) : td_from_f16(bits);
-}
-
 static int64_t row_of(const td_tensor *x, int64_t b, int64_t h, int64_t row)
 {
     return b * x->stride_batch + h * x->stride_head + row * x->stride_row;
+}
+
+static void load_row(float *to, const td_tensor *x, int64_t b, int64_t h, int64_t row)
+{
+    td_to_floats(to, x->data, x->dtype, row_of(x, b, h, row), x->dim);
 }
 
 /* What has been added up of a row. */
@@ -31,19 +30,21 @@ static void add_up(const td_params_attention_f16 *p, const td_dump_f16 *dump, in
                    uint32_t team, sums *to)
 {
     const int64_t dumped = dump ? ((b * p->q.heads + h) * dump->q_pad + row) * dump->kv_pad : 0;
-    const int64_t hk = h / (p->q.heads / p->k.heads), q = row_of(&p->q, b, h, row);
+    const int64_t hk = h / (p->q.heads / p->k.heads);
     const uint32_t dim = p->q.dim;
     const float c = p->scale * TD_LOG2_E;
+    float q[TD_MAX_DIM], other[TD_MAX_DIM]; /* a row of K or V */
 
+    load_row(q, &p->q, b, h, row);
     *to = (sums){.top = -INFINITY};
     for (int64_t first = (int64_t)team * p->step_keys; first < keys; first += (int64_t)p->teams * p->step_keys) {
         const int64_t count = keys - first < p->step_keys ? keys - first : p->step_keys;
         float s[MOST_KEYS], here = -INFINITY;
         for (int64_t j = 0; j < count; j++) {
-            const int64_t k = row_of(&p->k, b, hk, first + j);
             double dot = 0;
+            load_row(other, &p->k, b, hk, first + j);
             for (uint32_t i = 0; i < dim; i++)
-                dot += (double)element(&p->q, q + i) * (double)element(&p->k, k + i);
+                dot += (double)q[i] * (double)other[i];
             if (dump)
                 dump->s[dumped + first + j] = (float)dot;
             s[j] = (float)dot == -INFINITY ? NAN : (float)dot; /* something in Q or K is not finite */
@@ -64,13 +65,12 @@ static void add_up(const td_params_attention_f16 *p, const td_dump_f16 *dump, in
             const double code = (double)(bf16 ? td_from_bf16(bits) : td_from_f16(bits));
             if (dump)
                 dump->p[dumped + first + j] = bits;
-            const int64_t v = row_of(&p->v, b, hk, first + j);
+            load_row(other, &p->v, b, hk, first + j);
             to->l += (double)exact;
-            for (uint32_t i = 0; i < dim; i++) {
-                const double x = (double)element(&p->v, v + i);
-                to->o[i] += code * x;
-                to->l += 0 * x; /* NaN where a bad V is attended to */
-            }
+            for (uint32_t i = 0; i < dim; i++)
+                to->o[i] += code * (double)other[i];
+            for (uint32_t i = 0; i < dim; i++)
+                to->l += 0 * (double)other[i]; /* NaN where a bad V is attended to */
         }
     }
     for (uint32_t i = 0; i < dim; i++)
