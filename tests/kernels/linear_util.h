@@ -51,7 +51,8 @@ tl_case tl_make(tl_shape shape, uint32_t seed);
 void tl_poison(tl_case *it);
 void tl_free(tl_case *it);
 
-/* Fails the test where an element of every `step`th row is not as td_linear_reference() bounds it, or anything but y was written. */
+/* Fails the test where an element of every `step`th row, with sanitizers of fewer, is not as td_linear_reference() bounds it, or anything
+ * but y was written. */
 void tl_check(const tl_case *it, uint32_t step);
 
 /* Fails the test unless codes and statistics are what types.h makes of y, bit for bit, and nothing else was written. */

@@ -388,9 +388,10 @@ static void test_walks_out_of_step(void **state)
 static void check_by_table(const td_tuning_table *table, uint32_t batch, uint32_t heads, uint32_t dim, uint32_t causal)
 {
     enum { LONGEST = 20000 };
+    const uint32_t step = getenv("TANDEM_SANITIZED") ? 16 : 1; /* every length is the plain build's to judge */
     uint32_t first_8b = UINT32_MAX, last_f16 = 0;
 
-    for (uint32_t n = 1; n <= LONGEST; n++) {
+    for (uint32_t n = 1; n <= LONGEST; n += step) {
         const tandem_attention op = op_of(batch, heads, heads, n, n, dim, causal);
         const uint32_t taken = td_tuning_precision(table, &op);
         double us[TD_TUNING_COSTS];

@@ -4,6 +4,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 import hashlib
 import json
+import os
 import pathlib
 import sys
 import unittest
@@ -116,8 +117,8 @@ class Conversations(unittest.TestCase):
     def test_held_out_cards(self):
         """Names, places and things of these were in no text that it was trained on. The figures of many more are in
         tests/measured/cpu-npc-model.json."""
-        right, asked = 0, 0
-        for text, card, told in npc_eval.dialogues(4, 12):
+        right, asked, cards = 0, 0, 1 if "TANDEM_SANITIZED" in os.environ else 4
+        for text, card, told in npc_eval.dialogues(cards, 12):
             path = FOLDER / "held.txt"
             path.write_text(text)
             replies = [json.loads(line) for line in self.talk(
@@ -130,7 +131,7 @@ class Conversations(unittest.TestCase):
                 if turn.facts:
                     asked += 1
                     right += npc_text.judge(turn, reply["reply"])["facts"]
-        self.assertGreater(asked, 25)
+        self.assertGreater(asked, 6 * cards)
         self.assertGreaterEqual(right / asked, 0.9)
 
     def test_a_line_that_is_too_long(self):

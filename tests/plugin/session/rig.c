@@ -194,7 +194,7 @@ tandem_job new_job(tandem_mem mem)
 tandem_job long_job(rig *r, tandem_mem *mem)
 {
 #ifdef __SANITIZE_ADDRESS__
-    enum { N = 4096 }; /* sanitizers make it some eight times longer */
+    enum { N = 2048 }; /* sanitizers make it some twenty times longer */
 #else
     enum { N = 8192 };
 #endif
