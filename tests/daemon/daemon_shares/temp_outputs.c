@@ -291,7 +291,7 @@ static uint32_t take_all(client *c, uint64_t most_bytes, uint64_t mems[FILLS])
  * the worker makes room for a temporary output, and where that is not enough the job is refused. */
 static void no_room_for_a_temporary_output_is_no_excuse(void **state)
 {
-    const shape long_one = {1, 20000, 6000, 64, TANDEM_PRECISION_F16, 0};
+    const shape long_one = {1, 8000, 2000, 64, TANDEM_PRECISION_F16, 0};
     enum { TRIES = 20 };
     uint64_t scratch, fills[FILLS], bytes;
     uint32_t fill_count;
