@@ -31,7 +31,8 @@ from tool import pypi
 RAY = "ray[serve]==2.60.0"
 DEPLOY = pathlib.Path(__file__).resolve().parent.parent.parent / "engine_plugin/deploy"
 CHAT = "/v1/chat/completions"
-PATIENCE, SLOTS, TOKENS, TOKEN = 120, 16, 8, "s3cret"
+PATIENCE = 60 * limits.WALL  # with what hangs: three servers, or those that begin anew, may have a part of one core
+SLOTS, TOKENS, TOKEN = 16, 8, "s3cret"
 PATIENCE_OF_FLEET = 3
 OBJECT_BYTES = 80 << 20  # about the least that Ray takes
 NAMES = "Ada Bron Cleo Dorn Elda Finn Gerd Hale Iris Jorn Kaya Lund Mira Nils Oda Pell Quin Rosa Sven Tora Ulf Vera Wim Yrsa".split()
@@ -118,7 +119,7 @@ class Dialogue:
     def try_to_say(self):
         """The answer; None: it broke off."""
         link = self.fleet.link(CHAT, {"messages": self.messages, "user": self.user, "stream": True, "max_tokens": TOKENS})
-        last, text, ended = time.monotonic(), "", 0
+        last, text, ended, line = time.monotonic(), "", 0, b""
         answer = link.getresponse()
         try:
             for line in answer:
@@ -130,8 +131,8 @@ class Dialogue:
                     choice, = json.loads(line[6:])["choices"]
                     text += choice["delta"].get("content", "")
                     ended += choice["finish_reason"] is not None
-        except (KeyError, ValueError, http.client.HTTPException, OSError):
-            print(f"{self.user}: {line.decode()}", file=sys.stderr)
+        except (KeyError, ValueError, http.client.HTTPException, OSError) as error:
+            print(f"{self.user}: {error!r} behind {line.decode()!r}", file=sys.stderr)
         finally:
             link.close()
         return None
