@@ -536,11 +536,12 @@ static void *keep_busy(void *user)
  * would kept such an end for up to 4 s, and it gives up after 2. */
 static void test_model_ends_busy(void **state)
 {
-    atomic_bool ends = false;
+    static atomic_bool ends; /* still there for those threads if the test fails */
     pthread_t busy[4];
     td_cpus all;
 
     (void)state;
+    atomic_store(&ends, false);
     assert_true(td_thread_cpus(&all));
     td_thread_run_on_one((uint32_t)td_thread_cpu());
     for (int i = 0; i < 4; i++)
